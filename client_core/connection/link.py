@@ -226,7 +226,7 @@ class BrokerLink:
                 raise ClientClosed(msg) from error
 
         try:
-            return await self.retry.retrying()(once)
+            return await self.retry.run(once)
         except grpc.aio.AioRpcError as error:
             raise as_halfmq_error(error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +22,7 @@ from client_core.arguments import check_count, check_seconds, refuse
 from client_core.connection.statuses import is_retryable, retry_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tenacity.stop import stop_base
 
@@ -80,11 +81,30 @@ class RetryConfig:
         # Never before that time: the broker has promised nothing earlier.
         return None if hint is None else hint * random.uniform(1.0, 1.2)  # noqa: S311
 
-    def retrying(self) -> AsyncRetrying:
-        """Returns the retry loop of one request."""
+    async def run(self, once: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Runs a request until a try succeeds; raises the error of the last one."""
+        began = time.monotonic()
+        failed: list[BaseException] = []
+        # Nearly all first tries succeed, and the retry loop costs more than the call's own part of the work here.
+        try:
+            return await once()
+        except Exception as error:
+            if not is_retryable(error):
+                raise
+            failed.append(error)
+
+        async def again() -> ResultT:
+            if failed:
+                raise failed.pop()
+            return await once()
+
+        return await self._retrying(time.monotonic() - began)(again)
+
+    def _retrying(self, spent: float) -> AsyncRetrying:
+        """The retry loop of a request whose first try, which took so many seconds, is run by it once more."""
         return AsyncRetrying(
             retry=retry_if_exception(is_retryable),
-            stop=self._stop(),
+            stop=self._stop(spent),
             wait=self._wait,
             reraise=True,
         )
@@ -105,9 +125,9 @@ class RetryConfig:
         """Whether to stop after so many tries, and so many seconds since the first of them began."""
         return seconds >= self.deadline or (self.attempts is not None and tries >= self.attempts)
 
-    def _stop(self) -> stop_base:
+    def _stop(self, spent: float = 0.0) -> stop_base:
         attempts = stop_never if self.attempts is None else stop_after_attempt(self.attempts)
-        return attempts | stop_before_delay(self.deadline)
+        return attempts | stop_before_delay(self.deadline - spent)
 
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None and state.outcome.failed else None

@@ -119,8 +119,8 @@ async def test_a_key_that_exists_is_met_a_few_times(
 ) -> None:
     real, left = log.send, [times]
 
-    def meets(session: Session, *rest: Any) -> Any:
-        answers = real(session, *rest)
+    def meets(session: Session, *rest: Any, **options: Any) -> Any:
+        answers = real(session, *rest, **options)
         if left[0]:
             left[0] -= 1
             raise pymysql.err.IntegrityError(1062, "Duplicate entry")

@@ -16,6 +16,7 @@ from broker.storage.engine.clock import DatabaseClock
 from broker.storage.engine.fair_semaphore import FairSemaphore
 from broker.storage.engine.group_commit import LATE, Lane, LaneConfig
 from broker.storage.engine.transaction_runner import RETRIES_AFTER_ROLLBACK, SHORTEST_TIMEOUT, Redo, TransactionRunner
+from broker.storage.log.queue_ends import QueueEnds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Hashable, Sequence
@@ -62,6 +63,7 @@ class Access:
         """Takes the database and the settings; connections are made when first used."""
         self.clock = config.clock
         self.directory = Directory()
+        self.ends = QueueEnds()
         self._database = database
         self._broker_id = config.broker_id
         self._lanes = config.lanes

@@ -83,7 +83,7 @@ class Log(Access):
         return end_offsets
 
     def _send(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
-        return log.send(session, work, self.clock.now(), self.directory, next(self._rotations))
+        return log.send(session, work, self.clock.now(), self.directory, next(self._rotations), ends=self.ends)
 
     def _send_what_is_free(self, session: Session, work: Sequence[SendWork]) -> list[Place | Duplicate | BrokerError]:
         return log.send(session, work, self.clock.now(), self.directory, next(self._rotations), FreeQueues(session))

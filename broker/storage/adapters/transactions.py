@@ -34,11 +34,12 @@ class Transactions(Access):
         """Creates the lanes of half messages and of verdicts."""
         super().__init__(database, config)
         self._policy = config.policy
+        self._memory = verdicts.Memory(ends=self.ends)
         self._prepares: Lane[PrepareWork, TransactionOutcome] = self._lane(
             "prepare", self._prepare, size_of=lambda item: item.size
         )
         self._verdicts: Lane[VerdictWork, TransactionOutcome] = self._lane(
-            "verdict", self._decide, skip_locked=self._decide_what_is_free
+            "verdict", self._decide, skip_locked=self._decide_what_is_free, settled=self._forget
         )
 
     async def prepare(self, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
@@ -79,10 +80,16 @@ class Transactions(Access):
         return await self._write(check, redo=again)
 
     def _prepare(self, session: Session, work: Sequence[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
-        return halves.prepare(session, work, self.clock.now(), self._policy, self.directory, last=True)
+        return halves.prepare(
+            session, work, self.clock.now(), self._policy, self.directory, last=True, memory=self._memory.prepared
+        )
 
     def _decide(self, session: Session, work: Sequence[VerdictWork]) -> list[TransactionOutcome | BrokerError]:
-        return verdicts.decide(session, work, self.clock.now(), self.directory, next(self._rotations))
+        now = self.clock.now()
+        return verdicts.decide(session, work, now, self.directory, next(self._rotations), memory=self._memory)
+
+    def _forget(self, item: VerdictWork, _: object) -> None:
+        self._memory.prepared.forget([item.transaction_id])
 
     def _decide_what_is_free(
         self, session: Session, work: Sequence[VerdictWork]

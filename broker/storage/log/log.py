@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.place import Scheduled
@@ -14,7 +14,7 @@ from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Statement, rows_of, selection
 from broker.storage.engine.transaction_runner import HELD
 from broker.storage.log import deduplication, message_id_reuse
-from broker.storage.log.appending import Appended, append
+from broker.storage.log.appending import Appended, append, append_by_guess
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
     from broker.storage.engine.session import Session
+    from broker.storage.log.queue_ends import QueueEnds
 
+FEW = 16
+"""New messages that are stored together without looking first, at most."""
 _OP_COLUMNS = "transaction_id, state, source, half_count, check_count, prepared_at, decided_at, released"
 SCHEDULED_COLUMNS = f"deliver_at, transaction_id, position, topic_id, queue_no, priority, {rows.CONTENT}, born_at"
 
@@ -38,14 +41,21 @@ def send(
     directory: Directory,
     rotation: int,
     free: FreeQueues | None = None,
+    *,
+    ends: QueueEnds | None = None,
 ) -> list[Place | Duplicate | BrokerError]:
     """Appends or schedules ordinary messages; returns the place of each.
 
     Resent ids return their original place; other content under such an id is refused, and so is the id of a transaction
     that is pending or rolled back. If another message owns a dedup_key, the outcome has that one's place. Messages
     after one that is not stored are refused (SendWork.after). With `free`, no queue is waited for: messages whose
-    queues are locked by other sessions get RowsLocked.
+    queues are locked by other sessions get RowsLocked. With `ends`, a few new messages for queues whose ends are known
+    are stored in one round trip with the COMMIT; it starts over without a guess if one of them is not new.
     """
+    if ends is not None and free is None:
+        stored = _send_new(session, work, now, directory, rotation, ends)
+        if stored is not None:
+            return stored
     # Messages for the log detect a deleted topic by the missing row of the queue.
     scheduled = {item.topic_id for item in work if (later := item.message.deliver_at) is not None and later > now}
     before, taken, gone = _sent_before(session, [item.message_id for item in work], scheduled)
@@ -84,7 +94,7 @@ def send(
         new = {i: item for i, item in new.items() if i in behind.coming and i not in owners}
     if new:
         due = [(queues[i], item) for i, item in new.items() if i in queues]
-        answers.update(_append(session, due, now))
+        answers.update(_append(session, due, now, ends))
         if len(due) < len(new):
             later_ones = [item for i, item in new.items() if i not in queues]
             answers.update(_schedule(session, later_ones, now))
@@ -100,6 +110,34 @@ def send(
         else behind.refused.get(index) or answers.get(item.message_id, missing)
         for index, item in enumerate(work)
     ]
+
+
+def _send_new(
+    session: Session, work: Sequence[SendWork], now: int, directory: Directory, rotation: int, ends: QueueEnds
+) -> list[Place | Duplicate | BrokerError] | None:
+    """Leaves all to the COMMIT; None if that cannot be done."""
+    ids = [item.message_id for item in work]
+    if len(set(ids)) != len(ids) or len(ids) > FEW:
+        return None
+    if any(item.after is not None or item.message.deliver_at or item.message.dedup_key for item in work):
+        return None
+    known = directory.by_ids(session, {item.topic_id for item in work})
+    if any(item.topic_id not in known for item in work):
+        return None
+    queues, _ = _choose_queues(work, known, now, rotation, None)
+    plan = append_by_guess(session, _appended([(queues[item.message_id], item) for item in work]), now, ends)
+    if plan is None:
+        return None
+
+    def again(session: Session) -> list[Place | Duplicate | BrokerError]:
+        ends.forget(plan.taken)
+        return send(session, work, now, directory, rotation, ends=ends)
+
+    places: dict[bytes, Place] = dict(zip(ids, plan.places, strict=True))
+    none_sent = [replace(each, expected=0) for each in _looking(session, ids)]
+    statements = [*none_sent, *_records(session, places, now), *plan.statements]
+    session.finish(statements, then=lambda _: ends.note(plan.taken), otherwise=again)
+    return list(plan.places)
 
 
 def note_settled(item: SendWork, outcome: object) -> None:
@@ -224,18 +262,13 @@ def _sent_before(
     The other topics are locked against deletion until the transaction ends.
     """
     held = [topics.holding(session, topic_ids)] if topic_ids else []
-    ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
-    # With a column that the key lacks: see Dialect.by_index.
-    halves = selection(
-        f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"
-        " WHERE position = 0 AND transaction_id",
-        ids,
-    )
-    answers = session.execute_all([*ops, *halves, *held])
+    looking = _looking(session, ids)
+    answers = session.execute_all([*looking, *held])
     gone = set(topic_ids) - {row[0] for row in answers.pop().rows} if held else set()
     places: dict[bytes, Place] = {}
-    taken = {own_id for own_id, _ in rows_of(answers[len(ops) :])}
-    for own_id, released in rows_of(answers[: len(ops)]):
+    ops = len(looking) // 2
+    taken = {own_id for own_id, _ in rows_of(answers[ops:])}
+    for own_id, released in rows_of(answers[:ops]):
         if released:
             places[own_id] = rows.decode_released(released)[0]
         else:
@@ -243,14 +276,34 @@ def _sent_before(
     return places, taken - places.keys(), gone
 
 
-def _append(session: Session, work: Sequence[tuple[int, SendWork]], now: int) -> dict[bytes, Place]:
+def _looking(session: Session, ids: Sequence[bytes]) -> list[Statement]:
+    """Statements that look up op records, and as many that look up half messages."""
+    ops = selection("SELECT transaction_id, released FROM op_record WHERE transaction_id", ids)
+    # With a column that the key lacks: see Dialect.by_index.
+    halves = selection(
+        f"SELECT transaction_id, check_state FROM half_message{session.dialect.by_key}"
+        " WHERE position = 0 AND transaction_id",
+        ids,
+    )
+    return [*ops, *halves]
+
+
+def _append(
+    session: Session, work: Sequence[tuple[int, SendWork]], now: int, ends: QueueEnds | None
+) -> dict[bytes, Place]:
     if not work:
         return {}
-    new = [Appended(queue_id, item.topic_id, item.message_id, 0, item.message) for queue_id, item in work]
-    taken, statements = append(session, new, now)
-    places: dict[bytes, Place] = {item.message_id: place for (_, item), place in zip(work, taken, strict=True)}
-    session.finish([*_records(session, places, now), *statements])
+    plan = append(session, _appended(work), now)
+    places: dict[bytes, Place] = {item.message_id: place for (_, item), place in zip(work, plan.places, strict=True)}
+    session.finish(
+        [*_records(session, places, now), *plan.statements],
+        then=(lambda _: ends.note(plan.taken)) if ends is not None else None,
+    )
     return places
+
+
+def _appended(work: Sequence[tuple[int, SendWork]]) -> list[Appended]:
+    return [Appended(queue_id, item.topic_id, item.message_id, 0, item.message) for queue_id, item in work]
 
 
 def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[bytes, Place]:

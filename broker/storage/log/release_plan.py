@@ -5,15 +5,15 @@ The statements copy bodies inside the database; `transactions/verdicts.py` runs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from broker.domain.place import InLog, Scheduled
 from broker.errors import NotFound
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import held
 from broker.storage.engine.statements import Answer, Statement, expecting
-from broker.storage.log import keys
+from broker.storage.log import keys, queue_ends
 from broker.storage.log.log import SCHEDULED_COLUMNS
 from broker.storage.log.offsets import take_offsets
 from broker.storage.tables import rows
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.catalog.free_queues import FreeQueues
     from broker.storage.engine.session import Session
+    from broker.storage.log.queue_ends import QueueEnds
 
 _CONTENT = ", ".join(f"h.{column}" for column in rows.CONTENT.split(", "))
 _JOINED = (
@@ -72,6 +73,7 @@ class ReleasePlan:
         count: half messages that are copied.
         copies: number of copying statements.
         later: topics of messages that are scheduled.
+        taken: the first offset that was taken of each queue, and the one after the last.
     """
 
     statements: list[Statement]
@@ -79,6 +81,7 @@ class ReleasePlan:
     count: int
     copies: int
     later: set[int]
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def expecting(self) -> list[Statement] | None:
         """The statements, which fail unless all are copied; None if that cannot be left to the database."""
@@ -118,8 +121,44 @@ def take_places(
 
     With `free`, in its queues; there is one for each of them.
     """
+    queue_ids, wanted = _choose_queues(session, committed, halves, now, directory, rotation, free)
+    return _plan(session, committed, halves, now, queue_ids, take_offsets(session, wanted) if wanted else {})
+
+
+def guess_places(
+    session: Session,
+    committed: Sequence[bytes],
+    halves: Mapping[bytes, Sequence[HalfRow]],
+    now: int,
+    directory: Directory,
+    rotation: int,
+    ends: QueueEnds,
+) -> tuple[ReleasePlan, list[Statement]] | None:
+    """As `take_places`, with guessed offsets, and the statements that take them; None where they cannot be guessed."""
+    queue_ids, wanted = _choose_queues(session, committed, halves, now, directory, rotation)
+    guessed = ends.guess(wanted)
+    if guessed is None:
+        return None
+    taking = queue_ends.taking(guessed, wanted)
+    return _plan(session, committed, halves, now, queue_ids, guessed), taking
+
+
+_Kind: TypeAlias = tuple[int, int | None, int | None]
+"""Topic, queue number and priority, which decide the queue."""
+
+
+def _choose_queues(
+    session: Session,
+    committed: Sequence[bytes],
+    halves: Mapping[bytes, Sequence[HalfRow]],
+    now: int,
+    directory: Directory,
+    rotation: int,
+    free: FreeQueues | None = None,
+) -> tuple[dict[_Kind, int], dict[int, tuple[int, int]]]:
+    """The queue of each kind of due half messages; and how many are for each queue, with the bytes of their bodies."""
     known = directory.by_ids(session, {half.topic_id for i in committed for half in halves[i]})
-    queue_ids: dict[tuple[int, int | None, int | None], int] = {}
+    queue_ids: dict[_Kind, int] = {}
     wanted: dict[int, tuple[int, int]] = {}
     for transaction_id in committed:
         for half in halves[transaction_id]:
@@ -135,7 +174,18 @@ def take_places(
                 queue_id = queue_ids[half[:3]] = chosen
             count, size = wanted.get(queue_id, (0, 0))
             wanted[queue_id] = (count + 1, size + half.size)
-    following = take_offsets(session, wanted) if wanted else {}
+    return queue_ids, wanted
+
+
+def _plan(
+    session: Session,
+    committed: Sequence[bytes],
+    halves: Mapping[bytes, Sequence[HalfRow]],
+    now: int,
+    queue_ids: Mapping[_Kind, int],
+    first: Mapping[int, int],
+) -> ReleasePlan:
+    following = dict(first)
     places: dict[bytes, list[Place]] = {}
     copied: list[tuple[bytes, int, int, int]] = []
     waiting: list[tuple[bytes, int]] = []
@@ -160,7 +210,8 @@ def take_places(
     later = {halves[i][position].topic_id for i, position in waiting}
     if later:
         statements.append(topics.asking(later))
-    return ReleasePlan(statements, places, len(copied) + len(waiting), len(copies), later)
+    taken = {queue_id: (offset, following[queue_id]) for queue_id, offset in first.items()}
+    return ReleasePlan(statements, places, len(copied) + len(waiting), len(copies), later, taken)
 
 
 def _into_log(session: Session, copied: Sequence[tuple[bytes, int, int, int]], now: int) -> list[Statement]:

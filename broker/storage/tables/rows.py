@@ -42,10 +42,15 @@ def content(message: Message) -> tuple[Any, ...]:
         message.body,
         len(message.body),
         tag,
-        _encode(message.keys) if message.keys else None,
+        encode_keys(message.keys),
         message.message_group,
         _encode(properties) if properties else None,
     )
+
+
+def encode_keys(keys: Sequence[str]) -> str | None:
+    """The keys of a message as they are stored."""
+    return _encode(keys) if keys else None
 
 
 def half_from_row(topic: str, row: Sequence[Any]) -> Message:

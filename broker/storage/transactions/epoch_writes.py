@@ -52,7 +52,7 @@ def append(
     if not new:
         return
     topics = directory.by_ids(session, {half.topic_id for own in new for half in own.halves})
-    places, statements = append_messages(
+    plan = append_messages(
         session,
         [
             Appended(queue_id, half.topic_id, own.transaction_id, position, half.message)
@@ -63,15 +63,15 @@ def append(
     )
     state, source = int(TransactionState.COMMITTED), int(VerdictSource.SINK)
     ops = []
-    following = iter(places)
+    following = iter(plan.places)
     for own in new:
         released = list(itertools.islice(following, len(own.halves)))
         for place, half in zip(released, own.halves, strict=True):
             done.end_offsets[half.topic_id, place.queue_id] = place.offset + 1
         head = (own.transaction_id, state, source, own.producer_group_id, len(released))
         ops.append((*head, 0, now, now, rows.encode_released(released)))
-    session.execute_all([*session.insertion("op_record", _OP_COLUMNS, sorted(ops)), *statements])
-    done.messages += len(places)
+    session.execute_all([*session.insertion("op_record", _OP_COLUMNS, sorted(ops)), *plan.statements])
+    done.messages += len(plan.places)
 
 
 def _queues(own: PrepareWork, topics: dict[int, Topic], rotation: int) -> list[int]:

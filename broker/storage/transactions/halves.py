@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.ports.transactions import Half
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
+    from broker.storage.transactions.prepared_here import PreparedHere
 
 NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED
 
@@ -49,6 +50,7 @@ def prepare(
     *,
     one_by_one: bool = False,
     last: bool = False,
+    memory: PreparedHere | None = None,
 ) -> list[TransactionOutcome | BrokerError]:
     """Stores half messages; one outcome per item, in their order.
 
@@ -60,6 +62,7 @@ def prepare(
         directory: the topics.
         one_by_one: process each transaction separately, not all together, which is cheaper if all are new.
         last: nothing else is done in this database transaction, so that a few are stored together with the COMMIT.
+        memory: notes these few once they are committed.
 
     Raises:
         StartOver: some were stored before, or a topic was deleted.
@@ -87,7 +90,7 @@ def prepare(
         def again(session: Session) -> list[TransactionOutcome | BrokerError]:
             return prepare(session, work, now, policy, directory, one_by_one=True)
 
-        stored = _prepare_all(session, fresh, now, policy, claims, directory, again if last else None)
+        stored = _prepare_all(session, fresh, now, policy, claims, directory, again if last else None, memory)
         if stored is not None:
             # A refused one may have been stored long ago, before another message took its key over.
             return [
@@ -106,6 +109,7 @@ def _prepare_all(
     claims: Sequence[deduplication.Reservation],
     directory: Directory,
     otherwise: Callable[[Session], object] | None,
+    memory: PreparedHere | None,
 ) -> dict[bytes, TransactionOutcome | BrokerError] | None:
     """Stores new transactions; None if one of them exists already, or a topic was deleted.
 
@@ -121,7 +125,11 @@ def _prepare_all(
     expected = expecting(inserts, len(new))
     if otherwise and expected and len(ids) <= _FEW_IDS:
         none_decided = [replace(each, expected=0) for each in _look_up(sorted(ids))]
-        session.finish([replace(holding, expected=len(wanted)), *expected, *none_decided], otherwise=otherwise)
+        session.finish(
+            [replace(holding, expected=len(wanted)), *expected, *none_decided],
+            then=(lambda _: memory.note(work, now)) if memory is not None else None,
+            otherwise=otherwise,
+        )
         return {item.transaction_id: _outcome(item, None) for item in work}
     held, *inserted, between = session.execute_all([holding, *inserts, _look_between(min(ids), max(ids))])
     if len(held.rows) != len(wanted):

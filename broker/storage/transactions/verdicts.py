@@ -3,10 +3,14 @@
 The half messages' rows are locked first, so that concurrent verdicts on a transaction are serialised. Op records are
 only looked up for transactions without half messages; if another one has an op record, the insertion detects it, and
 the batch starts over with all of them looked up. Bodies are copied inside the database.
+
+A few transactions that this broker prepared, for queues that nobody else writes to, are decided in one round trip: what
+would be read first is known, and verified by the statements themselves.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
@@ -14,17 +18,21 @@ from broker.errors import BrokerError, NotFound, Refused, RowsLocked, VerdictCon
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
 from broker.storage.engine.session import StartOver
-from broker.storage.engine.statements import expecting
+from broker.storage.engine.statements import Statement, expecting, marks
 from broker.storage.log import deduplication
-from broker.storage.log.release_plan import HALF_COLUMNS, HalfRow, take_places
+from broker.storage.log.queue_ends import QueueEnds
+from broker.storage.log.release_plan import HALF_COLUMNS, HalfRow, guess_places, take_places
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import NO_CHECKS, PARKED
+from broker.storage.transactions.prepared_here import PreparedHere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
+    from broker.storage.log.release_plan import ReleasePlan
+    from broker.storage.transactions.prepared_here import Prepared
 
 _OP_COLUMNS = (
     "transaction_id, state, source, producer_group_id, half_count, check_count, prepared_at, decided_at, reason,"
@@ -36,16 +44,43 @@ MOST_HALVES = 10_000
 """Approximate number of half messages decided in one database transaction, so that other verdicts do not wait long."""
 
 
+FEW = 16
+"""Transactions that are decided together without being read, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What this broker knows without asking the database.
+
+    Attributes:
+        prepared: transactions that it prepared.
+        ends: the ends of queues.
+    """
+
+    prepared: PreparedHere = field(default_factory=PreparedHere)
+    ends: QueueEnds = field(default_factory=QueueEnds)
+
+
+@dataclass(slots=True)
 class _Open:
     """A transaction without a verdict, from its half messages."""
 
-    __slots__ = ("born_at", "check_count", "group_id", "halves", "of_sink", "parked", "parked_at")
+    group_id: int
+    born_at: int
+    check_count: int = 0
+    parked_at: int | None = None
+    parked: bool = False
+    of_sink: bool = False
+    halves: list[HalfRow] = field(default_factory=list)
 
-    def __init__(self, row: Sequence[Any]) -> None:
-        _, check_state, self.check_count, self.group_id, self.born_at, self.parked_at, *_ = row
-        self.parked = check_state == PARKED
-        self.of_sink = check_state == NO_CHECKS
-        self.halves: list[HalfRow] = []
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> _Open:
+        _, check_state, check_count, group_id, born_at, parked_at, *_ = row
+        return cls(group_id, born_at, check_count, parked_at, check_state == PARKED, check_state == NO_CHECKS)
+
+    @classmethod
+    def from_memory(cls, known: Prepared) -> _Open:
+        return cls(known.group_id, known.born_at, halves=known.halves)
 
 
 def decide(
@@ -56,6 +91,7 @@ def decide(
     rotation: int,
     free: FreeQueues | None = None,
     *,
+    memory: Memory | None = None,
     look_up_all: bool = False,
 ) -> list[TransactionOutcome | BrokerError]:
     """Records verdicts, releases and drops half messages; returns one outcome per item, in order.
@@ -70,11 +106,16 @@ def decide(
         directory: the topics.
         rotation: chooses among queues.
         free: queues that are not locked by other sessions.
+        memory: what this broker knows; it learns from what is committed.
         look_up_all: look up the op records of all transactions, also of those with half messages.
 
     Raises:
         StartOver: a transaction with half messages has an op record, and was not looked up.
     """
+    if memory is not None and free is None and not look_up_all:
+        outcomes = _decide_from_memory(session, work, now, directory, rotation, memory)
+        if outcomes is not None:
+            return outcomes
     ids = sorted({item.transaction_id for item in work})
     pending, count = _lock_some_halves(session, ids)
 
@@ -85,7 +126,7 @@ def decide(
     some = work if count == len(ids) else [item for item in work if item.transaction_id in taken]
     looked_up = ids[:count] if look_up_all else [i for i in ids[:count] if i not in pending]
     outcomes = _decide(
-        session, some, pending, looked_up, now, directory, rotation, free, None if look_up_all else again
+        session, some, pending, looked_up, now, directory, rotation, free, None if look_up_all else again, memory
     )
     if outcomes is None:
         if look_up_all:
@@ -95,6 +136,53 @@ def decide(
         return outcomes
     first = iter(outcomes)
     return [next(first) if item.transaction_id in taken else _too_much() for item in work]
+
+
+def _decide_from_memory(
+    session: Session, work: Sequence[VerdictWork], now: int, directory: Directory, rotation: int, memory: Memory
+) -> list[TransactionOutcome | BrokerError] | None:
+    """Leaves all to the COMMIT; None if this broker does not know enough, or a verdict is not as usual.
+
+    It starts over without the memory if the database has something else.
+    """
+    decided = {item.transaction_id: item for item in work}
+    known = memory.prepared.find(decided) if len(decided) == len(work) <= FEW else None
+    if known is None or any(item.operator for item in work):
+        return None
+    pending = {transaction_id: _Open.from_memory(prepared) for transaction_id, prepared in known.items()}
+    outcomes: dict[bytes, TransactionOutcome] = {}
+    for item in work:
+        outcome = _judge(item, pending[item.transaction_id], None)
+        if not isinstance(outcome, TransactionOutcome):
+            return None
+        outcomes[item.transaction_id] = outcome
+    if _without_topic(session, work, pending, directory):
+        return None
+    committed = sorted(i for i, item in decided.items() if item.commit)
+    halves = {i: pending[i].halves for i in committed}
+    guessed = guess_places(session, committed, halves, now, directory, rotation, memory.ends)
+    if guessed is None:
+        return None
+    release, taking = guessed
+    records, ending = _records(session, decided, pending, outcomes, release, now)
+    expected, released = expecting(records, len(decided)), release.expecting()
+    if expected is None or released is None:
+        return None
+
+    def again(session: Session) -> list[TransactionOutcome | BrokerError]:
+        memory.prepared.forget(decided)
+        memory.ends.forget(release.taken)
+        return decide(session, work, now, directory, rotation, memory=memory)
+
+    held = Statement(
+        f"SELECT check_count FROM half_message{session.dialect.by_key} WHERE transaction_id IN ({marks(decided)})"
+        " AND check_count = 0 AND parked_at IS NULL ORDER BY transaction_id, position" + session.dialect.for_update,
+        sorted(decided),
+        expected=sum(len(each.halves) for each in pending.values()),
+    )
+    statements = [held, *taking, *expected, *released, *ending]
+    session.finish(statements, then=lambda _: memory.ends.note(release.taken), otherwise=again)
+    return [outcomes[item.transaction_id] for item in work]
 
 
 def decide_all(
@@ -125,6 +213,7 @@ def _decide(
     rotation: int,
     free: FreeQueues | None = None,
     otherwise: Callable[[Session], object] | None = None,
+    memory: Memory | None = None,
 ) -> list[TransactionOutcome | BrokerError] | None:
     """One outcome per item; None if a transaction that was not looked up has an op record already.
 
@@ -151,7 +240,7 @@ def _decide(
                 recorded[item.transaction_id] = outcome
                 decided[item.transaction_id] = item
         outcomes.append(outcome)
-    if decided and not _apply(session, decided, pending, recorded, now, directory, rotation, free, otherwise):
+    if decided and not _apply(session, decided, pending, recorded, now, directory, rotation, free, otherwise, memory):
         return None
     return outcomes
 
@@ -187,7 +276,7 @@ def _by_transaction(found: Sequence[Sequence[Any]]) -> dict[bytes, _Open]:
     for row in found:
         known = pending.get(row[0])
         if known is None:  # The half message at position 0, which comes first.
-            known = pending[row[0]] = _Open(row)
+            known = pending[row[0]] = _Open.from_row(row)
         known.halves.append(HalfRow._make(row[6:]))
     return pending
 
@@ -235,10 +324,38 @@ def _apply(
     rotation: int,
     free: FreeQueues | None = None,
     otherwise: Callable[[Session], object] | None = None,
+    memory: Memory | None = None,
 ) -> bool:
     """Writes verdicts; returns whether none of these transactions had one, or leaves them to the COMMIT."""
     committed = sorted(i for i, item in decided.items() if item.commit)
     release = take_places(session, committed, {i: pending[i].halves for i in committed}, now, directory, rotation, free)
+    records, ending = _records(session, decided, pending, outcomes, release, now)
+    if otherwise is not None:
+        expected, released = expecting(records, len(decided)), release.expecting()
+        if expected is not None and released is not None:
+            session.finish(
+                [*expected, *released, *ending],
+                then=(lambda _: memory.ends.note(release.taken)) if memory is not None else None,
+                otherwise=otherwise,
+            )
+            return True
+    answers = session.execute_all([*records, *release.statements, *ending])
+    recorded, rest = answers[: len(records)], answers[len(records) :]
+    if sum(answer.changed for answer in recorded) != len(decided):
+        return False
+    release.check(rest[: len(release.statements)])
+    return True
+
+
+def _records(
+    session: Session,
+    decided: dict[bytes, VerdictWork],
+    pending: dict[bytes, _Open],
+    outcomes: dict[bytes, TransactionOutcome],
+    release: ReleasePlan,
+    now: int,
+) -> tuple[list[Statement], list[Statement]]:
+    """Statements that write the op records, and those that come after the release; sets the places of the outcomes."""
     ops = []
     for transaction_id in sorted(decided):
         item, half = decided[transaction_id], pending[transaction_id]
@@ -276,17 +393,7 @@ def _apply(
     ending = session.deletion("half_message", "transaction_id", sorted(decided)) + deduplication.freeing(freed)
     if actions:
         ending += session.insertion("operator_action", "transaction_id, action, operator, reason, acted_at", actions)
-    if otherwise is not None:
-        expected, released = expecting(records, len(ops)), release.expecting()
-        if expected is not None and released is not None:
-            session.finish([*expected, *released, *ending], otherwise=otherwise)
-            return True
-    answers = session.execute_all([*records, *release.statements, *ending])
-    recorded, rest = answers[: len(records)], answers[len(records) :]
-    if sum(answer.changed for answer in recorded) != len(ops):
-        return False
-    release.check(rest[: len(release.statements)])
-    return True
+    return records, ending
 
 
 def _without_topic(

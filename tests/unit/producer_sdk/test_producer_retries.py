@@ -234,14 +234,15 @@ async def test_a_closed_link_begins_no_further_attempt(stub: StubBroker) -> None
         await sending
 
 
-def test_by_default_only_the_deadline_ends_the_tries() -> None:
-    retrying = RetryConfig().retrying()
+@pytest.mark.parametrize("first_try", [0.0, 20.0])
+def test_by_default_only_the_deadline_ends_the_tries(first_try: float) -> None:
+    retrying = RetryConfig()._retrying(first_try)
     state = tenacity.RetryCallState(retrying, None, (), {})
     state.attempt_number = 1_000
     state.upcoming_sleep = 2.0
-    state.outcome_timestamp = state.start_time + 27.9
+    state.outcome_timestamp = state.start_time + 27.9 - first_try
     assert not retrying.stop(state)
-    state.outcome_timestamp = state.start_time + 28.1
+    state.outcome_timestamp = state.start_time + 28.1 - first_try
     assert retrying.stop(state)
     assert not RetryConfig().exhausted(1_000, 29.9)
     assert RetryConfig().exhausted(1, 30.0)

@@ -123,6 +123,7 @@ class _Wait:
 
     def __init__(self, own: socket.socket) -> None:
         self._own = own
+        self._watched = _Watched(own)
         self._waiting: Greenlet | None = None
         self._writing = False
         self._until = 0.0
@@ -153,7 +154,7 @@ class _Wait:
     def _in_greenlet(self, here: Greenlet, timeout: float | None, *, writing: bool) -> bool:
         loop = here.loop
         self._waiting, self._writing = here, writing
-        (loop.add_writer if writing else loop.add_reader)(self._own, self._resume, here, True)
+        (loop.add_writer if writing else loop.add_reader)(self._watched, self._resume, here, True)
         if self._loop is not loop:
             self._loop, self._timer = loop, None
         self._until = float("inf") if timeout is None else loop.time() + timeout
@@ -175,5 +176,17 @@ class _Wait:
 
     def _resume(self, waiting: Greenlet, ready: bool) -> None:
         self._waiting = None
-        (waiting.loop.remove_writer if self._writing else waiting.loop.remove_reader)(self._own)
+        (waiting.loop.remove_writer if self._writing else waiting.loop.remove_reader)(self._watched)
         waiting.switch(ready)
+
+
+class _Watched:
+    """A socket for the event loop, which writes its text into an error that is dropped: that of a socket is long."""
+
+    __slots__ = ("fileno",)
+
+    def __init__(self, own: socket.socket) -> None:
+        self.fileno = own.fileno
+
+    def __repr__(self) -> str:
+        return "a connection's socket"
