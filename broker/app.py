@@ -29,9 +29,13 @@ CLOSING = 2.0
 class Broker:
     """One broker process: `await start()`, then `await stop()`."""
 
-    def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER) -> None:
-        """Takes the settings and the observer; nothing is opened yet."""
+    def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER, *, shares_port: bool = False) -> None:
+        """Takes the settings and the observer, and whether other processes listen on its port, too.
+
+        Nothing is opened yet.
+        """
         self.config = config
+        self._shares_port = shares_port
         self._observer = guarded(observer)
         self._server: Server | None = None
 
@@ -63,7 +67,7 @@ class Broker:
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
         self._store = parts.store
-        self._server = Server(config, parts, guard, gateway)
+        self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         try:
             await self._store.start()
             await self._server.listen()

@@ -26,6 +26,7 @@ BOUNDS = {
     "max_streams": (1, 1_000_000),
     "max_request_bytes": (64 * 1024 * 1024, 1 << 40),
     "drain": (0, 3600),
+    "workers": (1, 64),
     "answer_timeout": (0.1, 3600),
     "reconnect_timeout": (0.01, 3600),
     "rocketmq_signature_window": (0, 86_400),
@@ -60,6 +61,7 @@ class BrokerConfig:
         table_prefix: what the names of all tables begin with, such as halfmq_, where others share the database.
         listen: address and port to serve on; port 0 takes a free one.
         broker_id: this broker's name in logs and histories.
+        workers: processes that share the address, each of them a broker; what one is bounded to, each of them is.
         first_check: seconds from prepare to the first check.
         check_interval: seconds between checks.
         max_checks: checks before a transaction is parked.
@@ -98,6 +100,7 @@ class BrokerConfig:
     table_prefix: str = ""
     listen: str = "127.0.0.1:8085"
     broker_id: str = ""
+    workers: int = 1
     first_check: float = 6.0
     check_interval: float = 30.0
     max_checks: int = 15

@@ -58,7 +58,6 @@ SERVER_OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.so_reuseport", 0),
 ]
 
 _BEHIND = "127.0.0.1:0"
@@ -81,9 +80,18 @@ class Server:
         port: the port, once it listens.
     """
 
-    def __init__(self, config: BrokerConfig, parts: Parts, guard: CallInterceptor, gateway: Gateway | None) -> None:
-        """Takes the parts to serve; nothing listens yet."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        parts: Parts,
+        guard: CallInterceptor,
+        gateway: Gateway | None,
+        *,
+        shares_port: bool = False,
+    ) -> None:
+        """Takes the parts to serve, and whether other processes listen on the port, too; nothing listens yet."""
         self._config = config
+        self._shares_port = shares_port
         self._parts = parts
         self._guard = guard
         self._gateway = gateway
@@ -107,7 +115,8 @@ class Server:
         Raises:
             ConfigurationError: the address or the certificate is not usable; the text has the remedy.
         """
-        self._server = grpc.aio.server(interceptors=(self._guard,), options=SERVER_OPTIONS)
+        options = [*SERVER_OPTIONS, ("grpc.so_reuseport", int(self._shares_port))]
+        self._server = grpc.aio.server(interceptors=(self._guard,), options=options)
         services = self._add_services()
         self._health = HealthServicer(services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -173,7 +182,7 @@ class Server:
             tls=self._server.add_secure_port(_BEHIND, credentials), plain=self._server.add_insecure_port(_BEHIND)
         )
         host, _, port = config.listen.rpartition(":")
-        self._shared_port = SharedPort(host.strip("[]"), int(port), ports)
+        self._shared_port = SharedPort(host.strip("[]"), int(port), ports, shares_port=self._shares_port)
         return int(port)
 
 

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from broker.app import CLOSING, Broker, warn_of_readers
+from broker.app import warn_of_readers
 from broker.config_sources import load_config
 from broker.errors import BrokerError
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
 from halfmq_cli import logs
-from halfmq_cli.memory import give_back_large_blocks
-
-if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-
-BACKSTOP = 5.0
-"""Seconds after the end of the drain when the process ends in any case."""
+from halfmq_cli.serving import fail, run_broker
+from halfmq_cli.workers import run_workers
 
 Database = Annotated[
     str | None, typer.Option(help="Database URL: mysql://user:password@host:3306/name, or sqlite:///file.")
@@ -40,13 +32,6 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file wit
 logger = logging.getLogger("halfmq.broker")
 
 
-def fail(error: BrokerError) -> NoReturn:
-    """Ends the command with an error: the setting or field at fault, and what to do."""
-    where = f"{error.field}: " if error.field else ""
-    sys.stderr.write(f"halfmq: {where}{error.message}\n")
-    raise SystemExit(2)
-
-
 def serve(
     database: Database = None,
     database_file: DatabaseFile = None,
@@ -54,6 +39,7 @@ def serve(
     listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
     config_file: ConfigFile = None,
     broker_id: Annotated[str | None, typer.Option(help="Name in logs and histories.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that share the address [1].")] = None,
     first_check: Annotated[float | None, typer.Option(help="Seconds from prepare to the first check [6].")] = None,
     check_interval: Annotated[float | None, typer.Option(help="Seconds between checks [30].")] = None,
     max_checks: Annotated[int | None, typer.Option(help="Checks before a transaction is parked [15].")] = None,
@@ -122,51 +108,12 @@ def serve(
         for warning in renamed:
             logger.warning("%s", warning)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
-        give_back_large_blocks()
-        # Threads with database work can block the loop for this long; the default, 5 ms, would delay answers.
-        sys.setswitchinterval(0.0005)
-        # Objects created so far are long-lived: the garbage collector skips them, and runs less often than every 700
-        # new objects.
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
-        asyncio.run(_serve(config))
+        if config.workers == 1:
+            run_broker(config)
+        elif not asyncio.run(run_workers(config)):
+            raise SystemExit(1)
     except BrokerError as error:
         fail(error)
-
-
-async def _serve(config: BrokerConfig) -> None:
-    broker = Broker(config)
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
-    starting = asyncio.ensure_future(broker.start())
-    ended = asyncio.ensure_future(ending.wait())
-    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        await asyncio.wait({starting}, timeout=config.drain)
-    if not starting.done():
-        _end_at_once()  # A thread still waits for the database, and would keep the process alive.
-    starting.result()
-    # One line on standard output, for the parent process: the address.
-    sys.stdout.write(f"{broker.endpoint}\n")
-    sys.stdout.flush()
-    await ended
-    # In a thread, in case the loop itself is blocked.
-    backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
-    backstop.daemon = True
-    backstop.start()
-    if not await broker.stop():
-        _end_at_once()
-    backstop.cancel()
-
-
-def _end_at_once() -> NoReturn:
-    """Ends the process at once, without waiting for its threads; the kernel closes its connections."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def migrate_tables(

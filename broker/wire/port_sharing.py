@@ -43,9 +43,10 @@ class Ports:
 class SharedPort:
     """Listens on the broker's address, in a thread with its own loop, independent of the broker's load."""
 
-    def __init__(self, host: str, port: int, ports: Ports) -> None:
-        """Takes the address to listen on, and the ports to pass connections on to."""
+    def __init__(self, host: str, port: int, ports: Ports, *, shares_port: bool = False) -> None:
+        """Takes the address to listen on, the ports to pass connections on to, and whether others listen there, too."""
         self._host, self._port, self._ports = host, port, ports
+        self._shares_port = shares_port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="front", daemon=True)
         self._server: asyncio.Server | None = None
@@ -83,11 +84,17 @@ class SharedPort:
         if self._host in _EVERYWHERE and socket.has_dualstack_ipv6():
             # As gRPC does: by IPv4 and IPv6.
             everywhere = socket.create_server(
-                ("::", self._port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+                ("::", self._port),
+                family=socket.AF_INET6,
+                backlog=_BACKLOG,
+                reuse_port=self._shares_port,
+                dualstack_ipv6=True,
             )
             self._server = await self._loop.create_server(client, sock=everywhere, backlog=_BACKLOG)
         else:
-            self._server = await self._loop.create_server(client, self._host, self._port, backlog=_BACKLOG)
+            self._server = await self._loop.create_server(
+                client, self._host, self._port, backlog=_BACKLOG, reuse_port=self._shares_port or None
+            )
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 

@@ -21,7 +21,7 @@ from halfmq_cli.demo.place import prepared
 from halfmq_cli.demo.plan import FEWEST_ORDERS
 from halfmq_cli.demo.row_demo import RowJob, play_rows
 from halfmq_cli.demo.row_source import check
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

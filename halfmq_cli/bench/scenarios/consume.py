@@ -25,7 +25,7 @@ from halfmq_cli.bench.load import GROUP, QUEUES, TOPIC, body_of, marked
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, print_figures
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

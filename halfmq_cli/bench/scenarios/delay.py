@@ -14,7 +14,7 @@ from halfmq_cli.bench.load import MARK, mark_of
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import percentiles, print_figures
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
     from broker.storage.engine.connection import Database

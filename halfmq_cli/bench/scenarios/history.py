@@ -31,7 +31,7 @@ from broker.storage.engine.durability import open_database
 from broker.storage.migrations import migrate
 from halfmq_cli.bench.databases import settle, side_by_side
 from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic

@@ -17,7 +17,7 @@ from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer re
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.bench.scenarios.consume import fill
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 from producer_sdk import Admin
 
 WARM_UP = "bench-warm-up"

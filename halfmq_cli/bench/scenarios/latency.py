@@ -15,7 +15,7 @@ from halfmq_cli.bench.load import body_of, marked
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import percentile, percentiles, print_figures
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 # Warm-up messages.
 WARM_UP = 50

@@ -22,7 +22,7 @@ from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - ty
 from halfmq_cli.bench.processes import BrokerProcess, cpu_seconds_of
 from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.children import environment
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 from producer_sdk.outbox import BrokerTarget, Outbox
 
 BATCH = 500

@@ -15,7 +15,7 @@ from halfmq_cli.bench.databases import side_by_side, with_tables
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 PROTOCOLS = ("halfmq", "rocketmq")
 CALLS = ("send", "transaction")

@@ -20,7 +20,7 @@ from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - ty
 from halfmq_cli.bench.processes import BrokerProcess
 from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.bench.scenarios.consume import fill
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 from producer_sdk import Admin, Producer
 
 if TYPE_CHECKING:

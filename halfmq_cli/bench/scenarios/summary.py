@@ -15,7 +15,7 @@ from halfmq_cli.bench.machine import Machine
 from halfmq_cli.bench.options import DatabaseUrl, Json  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import HALFMQ
 from halfmq_cli.bench.report import print_figures
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from halfmq_cli.bench.load import KAFKA_TOPIC, QUEUES, RECONCILED_TOPIC, TOPIC, 
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client, checked, running
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
-from halfmq_cli.serve import fail
+from halfmq_cli.serving import fail
 from producer_sdk import Admin
 
 if TYPE_CHECKING:
