@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+ID_BYTES = 16
+"""Of a transaction's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogColumns:
     """Messages of one queue, in the order of their offsets; each column has an entry for each of them.
 
-    Times are in microseconds. Optional columns are None if no message has a value. The properties include the broker's
-    own ones.
+    Bodies and ids lie one behind the other; a transaction's id has 16 bytes. Times are in microseconds. Optional
+    columns are None if no message has a value; a message without a tag or a group has None or an empty text there. The
+    properties include the broker's own ones.
     """
 
     topic: str
     queue_no: int
     offsets: Sequence[int]
-    transaction_ids: Sequence[bytes]
+    transaction_ids: bytes = field(repr=False)
     positions: Sequence[int]
-    bodies: Sequence[bytes] = field(repr=False)
+    bodies: bytes = field(repr=False)
+    sizes: Sequence[int]
     born_at: Sequence[int]
     stored_at: Sequence[int]
     tags: Sequence[str | None] | None = field(default=None, repr=False)
@@ -33,3 +38,22 @@ class LogColumns:
     def __len__(self) -> int:
         """Number of messages."""
         return len(self.offsets)
+
+    def first(self, count: int) -> LogColumns:
+        """The first messages."""
+        if count >= len(self.offsets):
+            return self
+        return replace(
+            self,
+            offsets=self.offsets[:count],
+            transaction_ids=self.transaction_ids[: ID_BYTES * count],
+            positions=self.positions[:count],
+            bodies=self.bodies[: sum(self.sizes[:count])],
+            sizes=self.sizes[:count],
+            born_at=self.born_at[:count],
+            stored_at=self.stored_at[:count],
+            tags=self.tags and self.tags[:count],
+            keys=self.keys and self.keys[:count],
+            properties=self.properties and self.properties[:count],
+            message_groups=self.message_groups and self.message_groups[:count],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +89,32 @@ async def test_what_one_message_has(store: Store, topic: Topic, content: dict[st
     assert columns_of(await read(store, topic, offset=1, limit=1)) == ALWAYS | columns | {"first_offset"}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"tag": "two\nlines"},
+        {"message_group": "two\nlines"},
+        {"tag": "t" * 300},
+        {"keys": ('"', "\\", ",", "\n"), "properties": {'"': "],[", "\\n": "\n"}},
+        {"tag": "'", "message_group": "\U0001f600,"},
+    ],
+    ids=["tag of two lines", "group of two lines", "long tag", "marks of lists", "marks of statements"],
+)
+async def test_texts_that_look_like_what_stands_between_them(
+    store: Store, topic: Topic, content: dict[str, object]
+) -> None:
+    """Bodies are any bytes, and may be empty."""
+    bodies = [b"", b"\n", b",", b"\x00\xff'", b""]
+    work = [sending(topic, **(content if body else {})) for body in bodies]
+    ok(
+        await store.send(
+            [replace(each, message=replace(each.message, body=body)) for each, body in zip(work, bodies, strict=True)]
+        )
+    )
+    columns = await read(store, topic)
+    assert [message.body for message in messages_in(columns)] == bodies
+
+
 async def test_all_of_it_mixed(world: World, store: Store) -> None:
     topic = await store.create_topic("mixed", TopicSettings(1, HOUR, priority_levels=3))
     rest: dict[str, object] = {"properties": {"halfmq": "no", "x": "y" * 3000}, "tag": "t", "keys": ("k",)}
@@ -150,7 +177,8 @@ async def test_what_fits(store: Store, topic: Topic, sizes: list[int], limit: in
     seen: list[int] = []
     while len(seen) < len(sizes):
         part = await store.read_columns(topic, 0, len(seen), limit, max_bytes)
-        found = [len(body) for body in part.messages.bodies]
+        found = list(part.messages.sizes)
+        assert len(part.messages.bodies) == sum(found)
         assert len(found) == 1 or sum(found) <= max_bytes
         assert 0 < len(found) <= limit
         assert part.next_offset == len(seen) + len(found)

@@ -26,9 +26,9 @@ def fill_log_columns(target: consumer_pb2.LogColumns, columns: LogColumns) -> No
     target.first_offset = offsets[0]
     if offsets[-1] - offsets[0] >= len(offsets):
         target.offsets.extend(offsets)
-    target.bodies = b"".join(columns.bodies)
-    target.body_ends.extend(accumulate(map(len, columns.bodies)))
-    target.transaction_ids = b"".join(columns.transaction_ids)
+    target.bodies = columns.bodies
+    target.body_ends.extend(accumulate(columns.sizes))
+    target.transaction_ids = columns.transaction_ids
     if any(columns.positions):
         target.positions.extend(columns.positions)
     target.born_at.extend(columns.born_at)

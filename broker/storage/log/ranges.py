@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.message import Candidate
 from broker.storage.engine.statements import Statement, marks
-from broker.storage.tables import rows
+from broker.storage.tables import columns, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
 """Condition for a queue's messages between two offsets. Range of the primary key."""
+_SIZE = "size + COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
 _CANDIDATE_COLUMNS = (
     "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
 )
@@ -31,17 +32,27 @@ def range_of(queue_id: int, first: int, count: int, largest: int | None = None) 
 
     Bodies of more than `largest` bytes are omitted.
     """
-    columns = rows.READ_COLUMNS
+    selected = rows.READ_COLUMNS
     if largest is not None:
-        columns = columns.replace("body", f"CASE WHEN size <= {largest} THEN body END")
-    return Statement(f"SELECT {columns} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
+        selected = selected.replace("body", f"CASE WHEN size <= {largest} THEN body END")
+    return Statement(f"SELECT {selected} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
 
 
 def small_in(queue_id: int, first: int, count: int, largest: int) -> Statement:
     """The messages at [first, first + count) that have at most so many bytes, by offset. Range of the primary key."""
-    size = "size + COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
     return Statement(
-        f"SELECT {rows.READ_COLUMNS} {SPAN} AND {size} <= {largest} ORDER BY log_offset",
+        f"SELECT {rows.READ_COLUMNS} {SPAN} AND {_SIZE} <= {largest} ORDER BY log_offset",
+        (queue_id, first, first + count),
+    )
+
+
+def small_concatenated(queue_id: int, first: int, count: int, largest: int, concatenation: str) -> Statement:
+    """The same messages in one row, the values of each column one behind the other. Range of the primary key.
+
+    A scan of the primary key returns rows by offset; whoever takes the row apart checks that.
+    """
+    return Statement(
+        f"SELECT {columns.concatenated(concatenation)} {SPAN} AND {_SIZE} <= {largest}",
         (queue_id, first, first + count),
     )
 
@@ -51,14 +62,14 @@ def messages_at(queue_id: int, offsets: Sequence[int]) -> Statement:
     return chosen_at(queue_id, offsets, rows.READ_COLUMNS)
 
 
-def chosen_at(queue_id: int, offsets: Sequence[int], columns: str) -> Statement:
+def chosen_at(queue_id: int, offsets: Sequence[int], selected: str) -> Statement:
     """Some columns of the messages at some ascending offsets, by offset. By primary key."""
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         return Statement(
-            f"SELECT {columns} {SPAN} ORDER BY log_offset", (queue_id, offsets[0], offsets[0] + len(offsets))
+            f"SELECT {selected} {SPAN} ORDER BY log_offset", (queue_id, offsets[0], offsets[0] + len(offsets))
         )
     return Statement(
-        f"SELECT {columns} FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)}) ORDER BY log_offset",
+        f"SELECT {selected} FROM message WHERE queue_id = ? AND log_offset IN ({marks(offsets)}) ORDER BY log_offset",
         (queue_id, *offsets),
     )
 

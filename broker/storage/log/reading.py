@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from broker.domain.filters.pacing import Steps
 from broker.errors import NotFound
 from broker.ports.log import QueueMeasure, QueueSlice
 from broker.storage.log.fitting import LARGE_AT_ONCE, bytes_of, fitting, measure_fitting
-from broker.storage.log.ranges import candidates, candidates_in, log_messages, messages_at, range_of, small_in
-from broker.storage.tables import rows
+from broker.storage.log.ranges import (
+    candidates,
+    candidates_in,
+    log_messages,
+    messages_at,
+    range_of,
+    small_concatenated,
+    small_in,
+)
+from broker.storage.tables.columns import log_columns, log_columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Sized
+    from collections.abc import Callable, Sequence
 
     from broker.domain.columns import LogColumns
     from broker.domain.filters import Filter
@@ -21,14 +30,27 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.engine.session import Session
 
-    _Messages = TypeVar("_Messages", bound=Sized)
-    _Made: TypeAlias = Callable[[str, int, Sequence[tuple[Any, ...]]], _Messages]
+    _Row: TypeAlias = tuple[Any, ...]
+
+_Messages = TypeVar("_Messages", bound=Sized)
 
 EXAMINED_AT_ONCE = 1024
 _EXAMINED_PER_CALL = 16
 MEASURED_AT_ONCE = 100_000
 """Messages whose sizes are summed up in one call; their rows are read for it."""
 _BOUNDS = "SELECT min_offset, next_offset, stored_bytes FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
+
+
+class _Form(NamedTuple, Generic[_Messages]):
+    """How messages are answered: one by one, or by columns.
+
+    Attributes:
+        made: makes messages of rows.
+        small: reads messages from an offset on, as long as they are small, follow each other, and fit.
+    """
+
+    made: Callable[[str, int, Sequence[_Row]], _Messages]
+    small: Callable[[Session, Topic, int, int, int, int], _Messages]
 
 
 class _Room(NamedTuple):
@@ -49,7 +71,7 @@ def read_queue(
     wanted: Filter | None = None,
 ) -> QueueSlice[list[LogMessage]]:
     """Reads from an offset on, or from the first one kept; messages that do not match a filter are skipped."""
-    return _read(session, topic, queue_no, offset, _Room(limit, max_bytes, limit), wanted, log_messages)
+    return _read(session, topic, queue_no, offset, _Room(limit, max_bytes, limit), wanted, _MESSAGES)
 
 
 def read_columns(
@@ -63,7 +85,7 @@ def read_columns(
 ) -> QueueSlice[LogColumns]:
     """Reads the same messages as `read_queue`, by columns; more at a time if they are small."""
     room = _Room(min(limit, LARGE_AT_ONCE), max_bytes, limit)
-    return _read(session, topic, queue_no, offset, room, wanted, rows.log_columns)
+    return _read(session, topic, queue_no, offset, room, wanted, _COLUMNS)
 
 
 def _read(
@@ -73,7 +95,7 @@ def _read(
     offset: int,
     room: _Room,
     wanted: Filter | None,
-    made: _Made[_Messages],
+    form: _Form[_Messages],
 ) -> QueueSlice[_Messages]:
     queue_id = topic.queue_ids[queue_no]
     bounds = session.fetch_one(_BOUNDS, (queue_id,))
@@ -83,33 +105,59 @@ def _read(
     first = max(offset, min_offset)
     if wanted is not None:
         found, following = _wanted(session, topic, queue_no, first, max_offset, room, wanted)
-        return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, following)
+        return QueueSlice(form.made(topic.name, queue_no, found), min_offset, max_offset, following)
     waiting = max_offset - first
     if waiting <= 0:
-        return QueueSlice(made(topic.name, queue_no, ()), min_offset, max_offset, first)
+        return QueueSlice(form.made(topic.name, queue_no, ()), min_offset, max_offset, first)
     # As many as fit at the average size, so that reading the sizes first is mostly unnecessary.
     likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes)
     count = min(waiting, room.small_messages, max(1, likely))
-    small = session.execute_all([small_in(queue_id, first, count, 2 * room.bytes // count)])[0].rows
-    if found := _fitting_rows(small, first, room.bytes):
-        return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + len(found))
+    if small := form.small(session, topic, queue_no, first, count, room.bytes):
+        return QueueSlice(small, min_offset, max_offset, first + len(small))
     count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
     found = session.execute_all([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
         # Retention has deleted messages meanwhile: the reader must detect that.
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
         min_offset = row[0] if row else max_offset
-    return QueueSlice(made(topic.name, queue_no, found), min_offset, max_offset, first + count)
+    return QueueSlice(form.made(topic.name, queue_no, found), min_offset, max_offset, first + count)
 
 
-def _fitting_rows(found: Sequence[tuple[Any, ...]], first: int, max_bytes: int) -> Sequence[tuple[Any, ...]]:
-    """The rows from `first` on, up to the first gap, as far as they fit."""
+def _small_rows(
+    session: Session, topic: Topic, queue_no: int, first: int, count: int, max_bytes: int
+) -> Sequence[_Row]:
+    small = small_in(topic.queue_ids[queue_no], first, count, 2 * max_bytes // count)
+    found: Sequence[_Row] = session.execute_all([small])[0].rows
+    return found[: _fitting([row[0] for row in found], [len(row[-1]) for row in found], first, max_bytes)]
+
+
+def _small_messages(
+    session: Session, topic: Topic, queue_no: int, first: int, count: int, max_bytes: int
+) -> list[LogMessage]:
+    return log_messages(topic.name, queue_no, _small_rows(session, topic, queue_no, first, count, max_bytes))
+
+
+def _small_columns(session: Session, topic: Topic, queue_no: int, first: int, count: int, max_bytes: int) -> LogColumns:
+    if concatenation := session.dialect.concatenation:
+        small = small_concatenated(topic.queue_ids[queue_no], first, count, 2 * max_bytes // count, concatenation)
+        found = log_columns_of(topic.name, queue_no, session.execute_all([small])[0].rows[0])
+        if found is not None:
+            return found.first(_fitting(found.offsets, found.sizes, first, max_bytes))
+    return log_columns(topic.name, queue_no, _small_rows(session, topic, queue_no, first, count, max_bytes))
+
+
+_MESSAGES = _Form(log_messages, _small_messages)
+_COLUMNS = _Form(log_columns, _small_columns)
+
+
+def _fitting(offsets: Sequence[int], sizes: Sequence[int], first: int, max_bytes: int) -> int:
+    """How many messages from `first` on follow each other without a gap, and fit."""
     size = 0
-    for index, row in enumerate(found):
-        size += len(row[-1])
-        if row[0] != first + index or size > max_bytes:
-            return found[:index]
-    return found
+    for index, (offset, own) in enumerate(zip(offsets, sizes, strict=True)):
+        size += own
+        if offset != first + index or size > max_bytes:
+            return index
+    return len(offsets)
 
 
 def _wanted(
@@ -120,7 +168,7 @@ def _wanted(
     max_offset: int,
     room: _Room,
     wanted: Filter,
-) -> tuple[Sequence[tuple[Any, ...]], int]:
+) -> tuple[Sequence[_Row], int]:
     """The rows that match a filter, from `first` on, and where to continue."""
     queue_id = topic.queue_ids[queue_no]
     limit, max_bytes = room.messages, room.bytes
@@ -146,7 +194,7 @@ def _wanted(
     return _rows_at(session, queue_id, chosen), max(following, first)
 
 
-def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequence[tuple[Any, ...]]:
+def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequence[_Row]:
     return session.execute_all([messages_at(queue_id, offsets)])[0].rows if offsets else ()
 
 

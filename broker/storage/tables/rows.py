@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.columns import LogColumns
 from broker.domain.lease import Lease
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, LONG_TAG, PRIORITY, SHORT_TAG, LogMessage, Message
 from broker.domain.place import InLog, Recalled, Scheduled
@@ -97,36 +96,6 @@ def decode_properties(encoded: str | None, tag: str | None) -> tuple[dict[str, s
         return {}, tag
     properties: dict[str, str] = json.loads(encoded)
     return properties, properties.pop(LONG_TAG, None) if tag is None else tag
-
-
-def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> LogColumns:
-    """Messages from rows of the values of READ_COLUMNS."""
-    if not found:
-        return LogColumns(topic, queue_no, (), (), (), (), (), ())
-    offsets, ids, positions, tags, keys, groups, encoded, born_at, stored_at, bodies = zip(*found, strict=True)
-    properties = _decode_all(encoded, "{}") if any(encoded) else None
-    if properties is not None and not all(tags):
-        long = (each.pop(LONG_TAG, None) for each in properties)
-        tags = tuple([tag or own for tag, own in zip(tags, long, strict=True)])
-    return LogColumns(
-        topic,
-        queue_no,
-        offsets,
-        ids,
-        positions,
-        bodies,
-        born_at,
-        stored_at,
-        tags if any(tags) else None,
-        _decode_all(keys, "[]") if any(keys) else None,
-        properties,
-        groups if any(groups) else None,
-    )
-
-
-def _decode_all(column: Sequence[str | None], otherwise: str) -> Any:
-    # Parsing one text takes a quarter of the time of many.
-    return json.loads(f"[{','.join([text or otherwise for text in column])}]")
 
 
 _SCHEDULED, _RECALLED = 0, -1

@@ -75,6 +75,8 @@ class Dialect(ABC):
             its answer.
         row: prefix of each row of VALUES.
         joined_to: joins two tables in this order, whatever the optimizer's estimate.
+        concatenation: aggregate of the values of a column, bytes or texts, in the order in which rows are read; its
+            fields are the column and the separator, a literal. Empty: there is none.
     """
 
     name: ClassVar[str]
@@ -87,6 +89,7 @@ class Dialect(ABC):
     take_offsets: ClassVar[str]
     row: ClassVar[str] = ""
     joined_to: ClassVar[str]
+    concatenation: ClassVar[str] = ""
 
     # SQL
 

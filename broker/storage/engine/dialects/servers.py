@@ -50,6 +50,8 @@ _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'",
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION innodb_lock_wait_timeout = 5",
+    # Of `concatenation`: longer results are cut.
+    "SET SESSION group_concat_max_len = 67108864",
 )
 # Timeouts that end the session of a silent broker: while sending, while reading, or between two statements.
 _SILENCE = "SET SESSION net_read_timeout = {0}, net_write_timeout = {0}, {1} = {0}"
@@ -89,6 +91,7 @@ class Server(Dialect):
         " WHERE queue_id = ? AND deleted_at IS NULL"
     )
     joined_to = "STRAIGHT_JOIN"
+    concatenation = "GROUP_CONCAT({} SEPARATOR {})"
 
     # SQL
 
