@@ -164,6 +164,26 @@ def decide(count: int, commit: bool) -> Callable[[Session], Any]:
     return work
 
 
+def decide_known(commit: bool) -> Callable[[Session], Any]:
+    """What this broker prepared, without looking first."""
+
+    def work(session: Session) -> Any:
+        known = ids(verdicts.FEW)
+        for transaction_id in known:
+            session.run("UPDATE half_message SET check_count = 0 WHERE transaction_id = ?", (transaction_id,))
+        memory = verdicts.Memory()
+        halves = [Half(1, None, Message("orders", b"y" * 200))]
+        memory.prepared.note([PrepareWork(transaction_id, 1, halves) for transaction_id in known], START - 100)
+        for queue_id in bulk.TOPIC.queue_ids:
+            end = session.fetch_one("SELECT next_offset FROM queue WHERE queue_id = ?", (queue_id,))
+            for first in range(end[0] - 3, end[0]) if end else ():
+                memory.ends.note({queue_id: (first, first + 1)})
+        decided = [VerdictWork(i, commit, VerdictSource.PRODUCER) for i in known]
+        return verdicts._decide_from_memory(session, decided, START, directory(), 0, memory)
+
+    return work
+
+
 def send(session: Session) -> Any:
     work = [SendWork(i, 1, None, Message("orders", b"x")) for i in new_ids(100)]
     return log.send(session, work, START, directory(), 0)
@@ -207,6 +227,10 @@ def find_by_time(session: Session) -> Any:
 
 def read_middle(session: Session) -> Any:
     return reading.read_queue(session, TOPIC, 3, bulk.PER_QUEUE // 2, 200, 1 << 30).messages
+
+
+def read_columns(session: Session) -> Any:
+    return reading.read_columns(session, TOPIC, 3, bulk.PER_QUEUE // 2, 200, 1 << 30).messages.offsets
 
 
 def settle(session: Session) -> Any:
@@ -265,10 +289,13 @@ WORK = {
     "commit of 1": (decide(1, True), 1, 14),
     "commit of 100": (decide(100, True), 100, 14),
     "commit of 500": (decide(500, True), 500, 14),
+    "commit of 16 that are known": (decide_known(True), 16, 16),
+    "rollback of 16 that are known": (decide_known(False), 16, 16),
     "rollback of 500": (decide(500, False), 500, 9),
     "rollback of 100": (decide(100, False), 100, 9),
     "send": (send, 100, 3),
     "reading in the middle": (read_middle, 200, 4),
+    "reading columns in the middle": (read_columns, 200, 4),
     "ack, nack and extension": (settle, 60, 5),
     "trimming a queue": (trim_queue, 1000, 4),
     "trimming op records": (trim_ops, 1000, 7),

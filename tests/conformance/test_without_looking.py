@@ -6,6 +6,8 @@ knows nothing and looks first. Both have to leave the same.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +17,10 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
 from broker.ports.log import Duplicate
 from broker.ports.transactions import PrepareWork, TransactionOutcome
+from broker.storage.log import appending
 from broker.storage.log.queue_ends import MOST, TRUSTED_AFTER, QueueEnds
 from broker.storage.transactions import prepared_here, verdicts
-from conformance.interleaving import LateCommit
+from conformance.interleaving import LateCommit, Pause, waits_or_ends
 from conformance.world import (
     HOUR,
     World,
@@ -221,13 +224,106 @@ async def test_another_broker_added_a_message(world: World, store: Store, topic:
     assert await texts(store, topic) == ["one", "two"]
 
 
-async def test_this_broker_added_a_message(store: Store, topic: Topic) -> None:
+@pytest.mark.parametrize("count", [1, prepared_here.MOST_HALVES - 1, prepared_here.MOST_HALVES])
+async def test_this_broker_added_messages(store: Store, topic: Topic, guesses: list[bool], count: int) -> None:
+    """One after the other, as long as a transaction is not large; each may be repeated."""
     await warm(store, topic)
-    own = await prepared(store, topic, bodies=["one"])
+    own = await prepared(store, topic, bodies=["0"])
     group = await store.producer_group_id("shop")
-    ok(await store.prepare([PrepareWork(own, group, [half(topic, "two")], first_position=1)]))
-    assert len((await decided(store, commit(own))).released) == 2
-    assert await texts(store, topic) == ["one", "two"]
+    for position in [each for number in range(count) for each in (number + 1, number + 1)]:
+        ok(await store.prepare([PrepareWork(own, group, [half(topic, f"{position}")], first_position=position)]))
+    assert len((await decided(store, commit(own))).released) == count + 1
+    assert guesses == [count < prepared_here.MOST_HALVES]
+    assert await texts(store, topic) == [f"{number}" for number in range(count + 1)]
+
+
+async def test_both_brokers_added_messages(world: World, store: Store, topic: Topic, guesses: list[bool]) -> None:
+    await warm(store, topic)
+    own = await prepared(store, topic, bodies=["0"])
+    group = await store.producer_group_id("shop")
+    for position, broker in ((1, world.broker("other")), (2, store)):
+        ok(await broker.prepare([PrepareWork(own, group, [half(topic, f"{position}")], first_position=position)]))
+    assert len((await decided(store, commit(own))).released) == 3
+    assert guesses == [False]
+    assert await texts(store, topic) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("verdict", [commit, rollback])
+@pytest.mark.parametrize("missing", ["checked", "decided", "of another time"])
+async def test_one_has_more_and_another_one_has_less(
+    world: World, store: Store, topic: Topic, guesses: list[bool], missing: str, verdict: Any
+) -> None:
+    """Together they have as many half messages as are known."""
+    await warm(store, topic)
+    more, less = [await prepared(store, topic, bodies=[body]) for body in ("more", "less")]
+    other = world.broker("other")
+    group = await other.producer_group_id("shop")
+    added = half(topic, "added", dedup_key="key")
+    ok(await other.prepare([PrepareWork(more, group, [added], first_position=1)]))
+    session = world.session()
+    session.begin()
+    if missing == "checked":
+        session.run("UPDATE half_message SET check_count = 1 WHERE transaction_id = ?", (less,))
+    elif missing == "decided":
+        session.run("DELETE FROM half_message WHERE transaction_id = ?", (less,))
+    else:
+        session.run("UPDATE half_message SET born_at = born_at - 1 WHERE transaction_id = ?", (less,))
+    session.commit()
+    outcomes = await store.decide([verdict(more), verdict(less)])
+    assert guesses[0] is True
+    assert isinstance(outcomes[0], TransactionOutcome)
+    left = [] if missing == "decided" else ["less"]
+    assert sorted(await texts(store, topic)) == (sorted(["more", "added", *left]) if verdict is commit else [])
+    detail = await store.transaction(more)
+    assert detail is not None
+    assert detail.summary.half_count == 2
+    assert world.count("half_message") == 0
+    # A rollback gives the key back, a commit keeps it.
+    (again,) = await store.send([sending(topic, "again", dedup_key="key")])
+    assert isinstance(again, Duplicate) is (verdict is commit)
+    await dense(store, topic)
+
+
+async def test_an_id_that_came_again_with_other_content(
+    world: World, store: Store, topic: Topic, guesses: list[bool]
+) -> None:
+    """Long after its verdict, which is forgotten; what this broker knows of it is from the first time."""
+    await warm(store, topic)
+    other = world.broker("other")
+    elsewhere = await other.create_topic("elsewhere", TopicSettings(1, HOUR))
+    own = await prepared(store, topic, bodies=["first"])
+    ok(await other.decide([rollback(own)]))
+    session = world.session()
+    session.begin()
+    session.run("DELETE FROM op_record WHERE transaction_id = ?", (own,))
+    session.commit()
+    world.clock.pass_time(HOUR)
+    group = await other.producer_group_id("shop")
+    ok(await other.prepare([PrepareWork(own, group, [half(elsewhere, "second")])]))
+    guesses.clear()
+    await decided(store, commit(own))
+    assert guesses == [True, False]
+    assert await texts(store, topic) == []
+    assert await texts(store, elsewhere) == ["second"]
+
+
+async def test_a_message_that_comes_to_two_brokers(
+    world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that looks takes the queue and then the op record, and so does the one that guesses: no deadlock."""
+    await warm(store, topic)
+    caplog.set_level(logging.INFO, "halfmq.storage")
+    work = [sending(topic, "same")]
+    pause = Pause(monkeypatch, appending, "take_offsets")
+    looking = asyncio.ensure_future(world.broker("other").send(work))
+    await pause.reached()
+    guessing = asyncio.ensure_future(store.send(work))
+    await waits_or_ends(world, guessing)
+    pause.go_on()
+    (first,), (second,) = await asyncio.gather(looking, guessing)
+    assert first == second
+    assert await texts(store, topic) == ["same"]
+    assert "rows are held by others" not in caplog.text
 
 
 async def test_it_was_checked_meanwhile(world: World, store: Store, topic: Topic, guesses: list[bool]) -> None:
@@ -367,20 +463,21 @@ class TestQueueEnds:
         ends = QueueEnds()
         for queue_id in range(MOST + 1):
             ends.note({queue_id: (0, 1)})
-        assert len(ends._ends) == 1
+        assert MOST * 9 // 10 < len(ends._ends) < MOST
+        assert MOST in ends._ends
 
 
-def test_what_is_prepared_is_bounded(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_here, "MOST", 3)
+def test_what_is_prepared_is_bounded(topic: Topic) -> None:
     known = prepared_here.PreparedHere()
-    ids = [new_id() for _ in range(5)]
+    ids = [new_id() for _ in range(prepared_here.MOST + 1)]
     known.note([PrepareWork(each, 1, [half(topic)]) for each in ids], 7)
-    assert known.find(ids[:2]) is None
-    found = known.find(ids[2:])
+    assert known.find(ids[:1]) is None
+    newest = ids[prepared_here.MOST // 10 :]
+    found = known.find(newest)
     assert found is not None
     assert {each.born_at for each in found.values()} == {7}
-    known.forget(ids)
-    assert known.find(ids[2:3]) is None
+    known.forget(newest[:1])
+    assert known.find(newest[:1]) is None
 
 
 @pytest.mark.parametrize(
@@ -389,14 +486,19 @@ def test_what_is_prepared_is_bounded(topic: Topic, monkeypatch: pytest.MonkeyPat
         lambda topic: [half(topic)] * (prepared_here.MOST_HALVES + 1),
         lambda topic: [half(topic, deliver_at=2)],
         lambda topic: [half(topic, keys=["k" * prepared_here.LONGEST_KEYS])],
+        lambda topic: [half(topic, keys=["k" * (prepared_here.LONGEST_KEYS // 2)])] * 2,
     ],
-    ids=["many", "delayed", "long keys"],
+    ids=["many", "delayed", "long keys", "long keys together"],
 )
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_what_is_unusual_is_not_remembered(topic: Topic, halves: Callable[[Topic], Sequence[Any]]) -> None:
     known = prepared_here.PreparedHere()
     own = new_id()
     known.note([PrepareWork(own, 1, list(halves(topic)))], 7)
+    assert known.find([own]) is None
+    known.note([PrepareWork(own, 1, [half(topic)])], 7)
+    assert known.find([own]) is not None
+    known.note_added(own, 1, list(halves(topic)))
     assert known.find([own]) is None
     known.note([PrepareWork(own, 1, [half(topic)], checked=False)], 7)
     assert known.find([own]) is None

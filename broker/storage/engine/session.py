@@ -69,7 +69,7 @@ class Session:
             otherwise: run in a new database transaction instead of the whole work, if a statement returns or changes
                 another number of rows than expected.
         """
-        if statements:
+        if statements or then is not None:
             self._last.append((statements, then))
             self._otherwise = otherwise or self._otherwise
 

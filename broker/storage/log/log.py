@@ -135,7 +135,8 @@ def _send_new(
 
     places: dict[bytes, Place] = dict(zip(ids, plan.places, strict=True))
     none_sent = [replace(each, expected=0) for each in _looking(session, ids)]
-    statements = [*none_sent, *_records(session, places, now), *plan.statements]
+    # The queue before the op record, as everywhere: the same message may come to two brokers.
+    statements = [*none_sent, *plan.statements, *_records(session, places, now)]
     session.finish(statements, then=lambda _: ends.note(plan.taken), otherwise=again)
     return list(plan.places)
 

@@ -55,7 +55,8 @@ class QueueEnds:
             end = self._ends.get(queue_id)
             if end is None:
                 if len(self._ends) >= MOST:
-                    self._ends.clear()
+                    for oldest in list(self._ends)[: MOST // 16 + 1]:
+                        self._ends.pop(oldest, None)
                 self._ends[queue_id] = _End(after, 1)
             elif after > end.offset:  # Lanes note theirs in any order.
                 end.takes = end.takes + 1 if end.offset == first else 1

@@ -62,7 +62,7 @@ def prepare(
         directory: the topics.
         one_by_one: process each transaction separately, not all together, which is cheaper if all are new.
         last: nothing else is done in this database transaction, so that a few are stored together with the COMMIT.
-        memory: notes these few once they are committed.
+        memory: notes them once they are committed, unless they are many.
 
     Raises:
         StartOver: some were stored before, or a topic was deleted.
@@ -88,17 +88,17 @@ def prepare(
         fresh = [item for item in work if item.transaction_id not in refused] if refused else work
 
         def again(session: Session) -> list[TransactionOutcome | BrokerError]:
-            return prepare(session, work, now, policy, directory, one_by_one=True)
+            return prepare(session, work, now, policy, directory, one_by_one=True, memory=memory)
 
         stored = _prepare_all(session, fresh, now, policy, claims, directory, again if last else None, memory)
         if stored is not None:
             # A refused one may have been stored long ago, before another message took its key over.
             return [
-                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory)
+                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory, memory)
                 for item in work
             ]
         raise StartOver(again)
-    return [_prepare_one(session, item, now, policy, windows, directory) for item in work]
+    return [_prepare_one(session, item, now, policy, windows, directory, memory) for item in work]
 
 
 def _prepare_all(
@@ -210,6 +210,7 @@ def _prepare_one(
     policy: CheckPolicy,
     windows: Mapping[int, int],
     directory: Directory,
+    memory: PreparedHere | None,
 ) -> TransactionOutcome | BrokerError:
     existing = {
         row[0]: row[1:]
@@ -247,7 +248,16 @@ def _prepare_one(
             return refused[item.transaction_id]
     if new:
         session.insert("half_message", _COLUMNS, [row for row in _rows(item, now, policy) if row[1] in new])
+        if memory is not None:
+            session.finish([], then=lambda _: _note(memory, item, now, len(existing), list(new.values())))
     return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
+
+
+def _note(memory: PreparedHere, item: PrepareWork, now: int, stored: int, new: Sequence[Half]) -> None:
+    if stored:
+        memory.note_added(item.transaction_id, stored, new)
+    else:
+        memory.note([item], now)
 
 
 def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dict[int, Half] | BrokerError:

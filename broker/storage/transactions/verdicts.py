@@ -18,7 +18,7 @@ from broker.errors import BrokerError, NotFound, Refused, RowsLocked, VerdictCon
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
 from broker.storage.engine.session import StartOver
-from broker.storage.engine.statements import Statement, expecting, marks
+from broker.storage.engine.statements import Statement, expecting
 from broker.storage.log import deduplication
 from broker.storage.log.queue_ends import QueueEnds
 from broker.storage.log.release_plan import HALF_COLUMNS, HalfRow, guess_places, take_places
@@ -27,7 +27,7 @@ from broker.storage.transactions.halves import NO_CHECKS, PARKED
 from broker.storage.transactions.prepared_here import PreparedHere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
@@ -174,15 +174,34 @@ def _decide_from_memory(
         memory.ends.forget(release.taken)
         return decide(session, work, now, directory, rotation, memory=memory)
 
-    held = Statement(
-        f"SELECT check_count FROM half_message{session.dialect.by_key} WHERE transaction_id IN ({marks(decided)})"
-        " AND check_count = 0 AND parked_at IS NULL ORDER BY transaction_id, position" + session.dialect.for_update,
-        sorted(decided),
-        expected=sum(len(each.halves) for each in pending.values()),
-    )
-    statements = [held, *taking, *expected, *released, *ending]
+    statements = [*_holding(session, pending), *taking, *expected, *released, *ending]
     session.finish(statements, then=lambda _: memory.ends.note(release.taken), otherwise=again)
     return [outcomes[item.transaction_id] for item in work]
+
+
+def _holding(session: Session, pending: Mapping[bytes, _Open]) -> list[Statement]:
+    """Locks half messages, and verifies that each transaction has as many as are known, none checked or parked.
+
+    No transaction can have more of them than are known, so that as many in all means as many in each. Whoever adds
+    further ones locks the first one before.
+    """
+    ids = sorted(pending)
+    table = f"half_message{session.dialect.by_key}"
+    # An id that was used again, long after the verdict, has other half messages.
+    known = "(transaction_id = ? AND position < ? AND (position > 0 OR born_at = ?))"
+    held = Statement(
+        f"SELECT check_count FROM {table} WHERE ({' OR '.join([known] * len(ids))})"
+        " AND check_count = 0 AND parked_at IS NULL ORDER BY transaction_id, position" + session.dialect.for_update,
+        [value for i in ids for value in (i, len(pending[i].halves), pending[i].born_at)],
+        expected=sum(len(pending[i].halves) for i in ids),
+    )
+    further = " OR ".join(["(transaction_id = ? AND position = ?)"] * len(ids))
+    no_more = Statement(
+        f"SELECT check_count FROM {table} WHERE {further}",
+        [value for i in ids for value in (i, len(pending[i].halves))],
+        expected=0,
+    )
+    return [held, no_more]
 
 
 def decide_all(

@@ -15,7 +15,9 @@ ROW = [
     *(3, b"onethree", b"a" * 16 + b"b" * 32, "7,8,10", "3,0,5", "0,0,1", "1,1,1", "2,3,3"),
     *(1, "\ntag\n", 1, "\ngroup\n", 1, '["k"],[],[]', 1, '{},{"a": "1"},{}'),
 ]
-COUNT, BODIES, IDS, OFFSETS, SIZES, POSITIONS, BORN_AT, STORED_AT, _, TAGS, _, GROUPS, _, KEYS, _, PROPERTIES = range(16)
+COUNT, BODIES, IDS, OFFSETS, SIZES, POSITIONS, BORN_AT, STORED_AT, _, TAGS, _, GROUPS, _, KEYS, _, PROPERTIES = range(
+    16
+)
 
 
 def test_what_is_selected_is_what_is_taken_apart() -> None:
