@@ -18,12 +18,14 @@ from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     import grpc
     from google.protobuf.message import Message as Request
 
     from broker.domain.clock import Clock
+    from broker.domain.message import LogMessage
+    from broker.ports.log import QueueSlice
     from broker.services.consuming.delivery import DeliveryService
     from broker.services.consuming.reading import QueueReader
     from broker.services.consuming.receipts import ReceiptResults, ReceiptService
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from broker.services.wakeups import Wakeups
     from broker.wire.response_budget import ResponseBudget
 
+    _Read = Callable[..., Awaitable[QueueSlice[list[LogMessage]] | QueueSlice[LogColumns]]]
     _ConsumeWriter = StreamWriter[consumer_pb2.ConsumeResponse | bytes]
     _ConsumeContext = grpc.aio.ServicerContext[consumer_pb2.ConsumeRequest, AsyncIterator[consumer_pb2.ConsumeResponse]]
     _Context = grpc.aio.ServicerContext[object, object]
@@ -229,7 +232,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         left = request.max_messages or 32
         offset = request.offset
         wait = _optional(request, "wait") or 0
-        read = self._reader.read_columns if request.columns else self._reader.read_queue
+        only = columns.columns_in(request.only, "only")
+        read: _Read = partial(self._reader.read_columns, only=only) if request.columns else self._reader.read_queue
         first = True
         while left:
             piece = await read(request.topic, request.queue, offset, left, wait, wanted, request.topic_id)
@@ -244,7 +248,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             )
             if isinstance(piece.messages, LogColumns):
                 if piece.messages:
-                    columns.fill_log_columns(response.columns, piece.messages)
+                    columns.fill_log_columns(response.columns, piece.messages, only)
             else:
                 for message in piece.messages:
                     messages.fill_log_message(response.messages.add(), message)

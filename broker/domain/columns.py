@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,13 +13,33 @@ ID_BYTES = 16
 """Of a transaction's id."""
 
 
+class Column(Enum):
+    """What messages have, besides their places."""
+
+    BODY = auto()
+    TRANSACTION_ID = auto()
+    POSITION = auto()
+    BORN_AT = auto()
+    STORED_AT = auto()
+    TAG = auto()
+    KEYS = auto()
+    PROPERTIES = auto()
+    MESSAGE_GROUP = auto()
+    PRIORITY = auto()
+    DELIVER_AT = auto()
+    DEDUP_KEY = auto()
+
+
+ALL_COLUMNS = frozenset(Column)
+
+
 @dataclass(frozen=True, slots=True)
 class LogColumns:
     """Messages of one queue, in the order of their offsets; each column has an entry for each of them.
 
     Bodies and ids lie one behind the other; a transaction's id has 16 bytes. Times are in microseconds. Optional
     columns are None if no message has a value; a message without a tag or a group has None or an empty text there. The
-    properties include the broker's own ones.
+    properties include the broker's own ones. Columns that were not wanted may be empty.
     """
 
     topic: str

@@ -6,10 +6,12 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from broker.domain.columns import ALL_COLUMNS
+
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from broker.domain.columns import LogColumns
+    from broker.domain.columns import Column, LogColumns
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage, Message
     from broker.domain.place import Place, Queue
@@ -114,9 +116,16 @@ class QueueStore(Protocol):
         ...
 
     async def read_columns(
-        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+        self,
+        topic: Topic,
+        queue_no: int,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        wanted: Filter | None = None,
+        only: frozenset[Column] = ALL_COLUMNS,
     ) -> QueueSlice[LogColumns]:
-        """Reads the same messages by columns."""
+        """Reads the same messages by columns; others than `only` may be empty."""
         ...
 
     async def measure_queue(

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.api.converters.columns import fill_log_columns
+from broker.api.converters.columns import columns_in, fill_log_columns
 from broker.api.converters.messages import fill_log_message
+from broker.domain.columns import Column
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.topic import TopicSettings
-from broker.errors import NotFound
+from broker.errors import InvalidArgument, NotFound
 from broker.ports.transactions import PrepareWork
 from broker.storage.log.fitting import LARGE_AT_ONCE
 from conformance.world import HOUR, START, World, commit, half, new_id, ok, sending
-from halfmq.v1.consumer_pb2 import LogColumns
+from halfmq.v1.consumer_pb2 import LogColumn, LogColumns
 from halfmq.v1.message_pb2 import LogMessage
 from support.columns import messages_in
 
@@ -113,6 +114,63 @@ async def test_texts_that_look_like_what_stands_between_them(
     )
     columns = await read(store, topic)
     assert [message.body for message in messages_in(columns)] == bodies
+
+
+FIELDS = {
+    Column.BODY: {"bodies", "body_ends"},
+    Column.TRANSACTION_ID: {"transaction_ids"},
+    Column.POSITION: {"positions"},
+    Column.BORN_AT: {"born_at"},
+    Column.STORED_AT: {"stored_at"},
+    Column.TAG: {"tags"},
+    Column.KEYS: {"key_counts", "keys"},
+    Column.PROPERTIES: {"property_counts", "property_names", "property_values"},
+    Column.MESSAGE_GROUP: {"message_groups"},
+    Column.PRIORITY: {"priorities"},
+    Column.DELIVER_AT: {"deliver_at"},
+    Column.DEDUP_KEY: {"dedup_keys"},
+}
+
+
+@pytest.mark.parametrize(
+    "only", [*[{each} for each in Column], set(Column) - {Column.BODY}, {Column.TAG, Column.KEYS}], ids=str
+)
+async def test_columns_that_are_not_wanted_stay_empty(world: World, store: Store, only: set[Column]) -> None:
+    topic = await store.create_topic("all", TopicSettings(1, HOUR, priority_levels=2))
+    queue_no = len(topic.queue_ids) - 1
+    content: dict[str, object] = {"tag": "t" * 300, "keys": ("k",), "message_group": "g", "properties": {"a": "1"}}
+    content |= {"priority": 1, "deliver_at": START - 1, "dedup_key": "d"}
+    transaction_id, group = new_id(), await store.producer_group_id("shop")
+    halves = [half(topic, "first", queue_no, **content), half(topic, "second", queue_no, tag="t", priority=1)]
+    ok(await store.prepare([PrepareWork(transaction_id, group, halves)]))
+    world.clock.pass_time(7)
+    ok(await store.decide([commit(transaction_id)]))
+    expected = await read(store, topic, queue_no=queue_no)
+    assert columns_of(expected) >= set().union(*FIELDS.values())
+    for name in set().union(*(FIELDS[each] for each in set(Column) - only)):
+        expected.ClearField(name)
+    found = await store.read_columns(topic, queue_no, 0, 10, 1 << 20, None, frozenset(only))
+    columns = LogColumns()
+    fill_log_columns(columns, found.messages, frozenset(only))
+    assert columns == expected
+
+
+async def test_bodies_that_are_not_wanted_need_no_room(world: World, store: Store, topic: Topic) -> None:
+    ok(await store.send([sending(topic, "x" * 5000, keys=("k",)) for _ in range(300)]))
+    for only, most in (({Column.BODY}, 20), (set(Column), 20), ({Column.KEYS}, 300)):
+        part = await store.read_columns(topic, 0, 0, 500, 100_000, None, frozenset(only))
+        count = min(most, 20) if world.kind == "sqlite" else most
+        assert (len(part.messages), part.next_offset) == (count, count), only
+
+
+def test_columns_of_a_request() -> None:
+    assert columns_in([], "only") == frozenset(Column)
+    assert columns_in([LogColumn.LOG_COLUMN_KEYS, LogColumn.LOG_COLUMN_KEYS], "only") == {Column.KEYS}
+    assert columns_in(LogColumn.values()[1:], "only") == frozenset(Column)
+    for unknown in (LogColumn.LOG_COLUMN_UNSPECIFIED, 99):
+        with pytest.raises(InvalidArgument, match=f"no column {unknown}") as refused:
+            columns_in([LogColumn.LOG_COLUMN_KEYS, unknown], "only")
+        assert refused.value.field == "only"
 
 
 async def test_all_of_it_mixed(world: World, store: Store) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from broker.domain.columns import ALL_COLUMNS
 from broker.errors import InvalidArgument
 from broker.services.wakeups import signal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sized
 
-    from broker.domain.columns import LogColumns
+    from broker.domain.columns import Column, LogColumns
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
@@ -64,12 +66,12 @@ class QueueReader:
         wait: int,
         wanted: Filter | None = None,
         topic_id: str = "",
+        only: frozenset[Column] = ALL_COLUMNS,
     ) -> QueueSlice[LogColumns]:
-        """Reads the same messages by columns; otherwise like `read_queue`."""
+        """Reads the same messages by columns, of which others than `only` may be empty; otherwise like `read_queue`."""
         most = self._config.batch_rows
-        return await self._read(
-            self._store.read_columns, topic, topic_id, queue_no, offset, (limit, most), wait, wanted
-        )
+        read = partial(self._store.read_columns, only=only)
+        return await self._read(read, topic, topic_id, queue_no, offset, (limit, most), wait, wanted)
 
     async def measure_queue(
         self, topic: str, queue_no: int, offset: int, end: int, max_bytes: int, topic_id: str = ""

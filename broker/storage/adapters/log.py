@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.domain.columns import ALL_COLUMNS
 from broker.storage.adapters.access import Access, StoreConfig
 from broker.storage.catalog.free_queues import FreeQueues
 from broker.storage.log import log, reading, recall
@@ -11,7 +12,7 @@ from broker.storage.log import log, reading, recall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.domain.columns import LogColumns
+    from broker.domain.columns import Column, LogColumns
     from broker.domain.filters import Filter
     from broker.domain.message import LogMessage
     from broker.domain.place import Place, Queue
@@ -57,12 +58,19 @@ class Log(Access):
         return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
 
     async def read_columns(
-        self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None
+        self,
+        topic: Topic,
+        queue_no: int,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        wanted: Filter | None = None,
+        only: frozenset[Column] = ALL_COLUMNS,
     ) -> QueueSlice[LogColumns]:
-        """Reads the same messages by columns."""
+        """Reads the same messages by columns; others than `only` may be empty."""
 
         def read(session: Session) -> QueueSlice[LogColumns]:
-            return reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted)
+            return reading.read_columns(session, topic, queue_no, offset, limit, max_bytes, wanted, only)
 
         return await (self._read(read) if wanted is None else self._judged(read, ("readers", topic.topic_id)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.columns import Column
 from broker.domain.message import Candidate
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import columns, rows
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
 """Condition for a queue's messages between two offsets. Range of the primary key."""
-_SIZE = "size + COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
+_SIZE_OF_HEADERS = "COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
+_SIZE = f"size + {_SIZE_OF_HEADERS}"
 _CANDIDATE_COLUMNS = (
     "log_offset, transaction_id, position, size, tag, message_keys, message_group, properties, born_at, stored_at"
 )
@@ -46,13 +48,17 @@ def small_in(queue_id: int, first: int, count: int, largest: int) -> Statement:
     )
 
 
-def small_concatenated(queue_id: int, first: int, count: int, largest: int, concatenation: str) -> Statement:
+def small_concatenated(
+    queue_id: int, first: int, count: int, largest: int, concatenation: str, only: frozenset[Column]
+) -> Statement:
     """The same messages in one row, the values of each column one behind the other. Range of the primary key.
 
-    A scan of the primary key returns rows by offset; whoever takes the row apart checks that.
+    A scan of the primary key returns rows by offset; whoever takes the row apart checks that. Bodies that are not
+    wanted may have any size.
     """
+    size = _SIZE if Column.BODY in only else _SIZE_OF_HEADERS
     return Statement(
-        f"SELECT {columns.concatenated(concatenation)} {SPAN} AND {_SIZE} <= {largest}",
+        f"SELECT {columns.concatenated(concatenation, only)} {SPAN} AND {size} <= {largest}",
         (queue_id, first, first + count),
     )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from broker.domain.columns import ALL_COLUMNS, Column
 from broker.domain.filters.pacing import Steps
 from broker.errors import NotFound
 from broker.ports.log import QueueMeasure, QueueSlice
@@ -47,10 +50,12 @@ class _Form(NamedTuple, Generic[_Messages]):
     Attributes:
         made: makes messages of rows.
         small: reads messages from an offset on, as long as they are small, follow each other, and fit.
+        bodies: whether their bodies have to fit.
     """
 
     made: Callable[[str, int, Sequence[_Row]], _Messages]
     small: Callable[[Session, Topic, int, int, int, int], _Messages]
+    bodies: bool = True
 
 
 class _Room(NamedTuple):
@@ -82,10 +87,15 @@ def read_columns(
     limit: int,
     max_bytes: int,
     wanted: Filter | None = None,
+    only: frozenset[Column] = ALL_COLUMNS,
 ) -> QueueSlice[LogColumns]:
-    """Reads the same messages as `read_queue`, by columns; more at a time if they are small."""
+    """Reads the same messages as `read_queue`, by columns; more at a time if they are small.
+
+    Columns other than `only` may be empty.
+    """
     room = _Room(min(limit, LARGE_AT_ONCE), max_bytes, limit)
-    return _read(session, topic, queue_no, offset, room, wanted, _COLUMNS)
+    form = _Form(log_columns, partial(_small_columns, only), Column.BODY in only or not session.dialect.concatenation)
+    return _read(session, topic, queue_no, offset, room, wanted, form)
 
 
 def _read(
@@ -110,7 +120,7 @@ def _read(
     if waiting <= 0:
         return QueueSlice(form.made(topic.name, queue_no, ()), min_offset, max_offset, first)
     # As many as fit at the average size, so that reading the sizes first is mostly unnecessary.
-    likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes)
+    likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes) if form.bodies else waiting
     count = min(waiting, room.small_messages, max(1, likely))
     if small := form.small(session, topic, queue_no, first, count, room.bytes):
         return QueueSlice(small, min_offset, max_offset, first + len(small))
@@ -137,23 +147,27 @@ def _small_messages(
     return log_messages(topic.name, queue_no, _small_rows(session, topic, queue_no, first, count, max_bytes))
 
 
-def _small_columns(session: Session, topic: Topic, queue_no: int, first: int, count: int, max_bytes: int) -> LogColumns:
+def _small_columns(
+    only: frozenset[Column], session: Session, topic: Topic, queue_no: int, first: int, count: int, max_bytes: int
+) -> LogColumns:
     if concatenation := session.dialect.concatenation:
-        small = small_concatenated(topic.queue_ids[queue_no], first, count, 2 * max_bytes // count, concatenation)
-        found = log_columns_of(topic.name, queue_no, session.execute_all([small])[0].rows[0])
+        small = small_concatenated(topic.queue_ids[queue_no], first, count, 2 * max_bytes // count, concatenation, only)
+        found = log_columns_of(topic.name, queue_no, session.execute_all([small])[0].rows[0], only)
         if found is not None:
             return found.first(_fitting(found.offsets, found.sizes, first, max_bytes))
     return log_columns(topic.name, queue_no, _small_rows(session, topic, queue_no, first, count, max_bytes))
 
 
 _MESSAGES = _Form(log_messages, _small_messages)
-_COLUMNS = _Form(log_columns, _small_columns)
 
 
 def _fitting(offsets: Sequence[int], sizes: Sequence[int], first: int, max_bytes: int) -> int:
-    """How many messages from `first` on follow each other without a gap, and fit."""
+    """How many messages from `first` on follow each other without a gap, and fit; without sizes, any do."""
+    count = len(offsets)
+    if not count or (offsets[0] == first and offsets[-1] == first + count - 1 and sum(sizes) <= max_bytes):
+        return count
     size = 0
-    for index, (offset, own) in enumerate(zip(offsets, sizes, strict=True)):
+    for index, (offset, own) in enumerate(zip_longest(offsets, sizes, fillvalue=0)):
         size += own
         if offset != first + index or size > max_bytes:
             return index

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.hints import did_you_mean
 from consumer_sdk.spark.source import arrays
+from halfmq.v1.consumer_pb2 import LogColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ __all__ = ["COLUMNS", "Projection", "default_schema"]
 class _Column(NamedTuple):
     type: DataType
     array: Callable[[LogColumns], pa.Array]
+    needs: tuple[LogColumn.ValueType, ...] = ()
 
 
 COLUMNS = {
@@ -43,21 +45,37 @@ COLUMNS = {
     "queue": _Column(IntegerType(), lambda columns: arrays.same(columns.queue, pa.int32(), columns.count)),
     "offset": _Column(LongType(), arrays.offsets),
     # The first of its keys.
-    "key": _Column(StringType(), arrays.first_keys),
-    "value": _Column(BinaryType(), arrays.bodies),
-    "tag": _Column(StringType(), lambda columns: arrays.texts(columns.tags, columns.count)),
+    "key": _Column(StringType(), arrays.first_keys, (LogColumn.LOG_COLUMN_KEYS,)),
+    "value": _Column(BinaryType(), arrays.bodies, (LogColumn.LOG_COLUMN_BODY,)),
+    "tag": _Column(
+        StringType(), lambda columns: arrays.texts(columns.tags, columns.count), (LogColumn.LOG_COLUMN_TAG,)
+    ),
     # When it became visible to consumers.
-    "timestamp": _Column(TimestampType(), lambda columns: arrays.times(columns.stored_at)),
-    "properties": _Column(MapType(StringType(), StringType()), arrays.properties),
-    "keys": _Column(ArrayType(StringType()), arrays.keys),
-    "message_group": _Column(StringType(), lambda columns: arrays.texts(columns.message_groups, columns.count)),
-    "message_id": _Column(StringType(), arrays.message_ids),
-    "transaction_id": _Column(StringType(), arrays.transaction_ids),
+    "timestamp": _Column(
+        TimestampType(), lambda columns: arrays.times(columns.stored_at), (LogColumn.LOG_COLUMN_STORED_AT,)
+    ),
+    "properties": _Column(MapType(StringType(), StringType()), arrays.properties, (LogColumn.LOG_COLUMN_PROPERTIES,)),
+    "keys": _Column(ArrayType(StringType()), arrays.keys, (LogColumn.LOG_COLUMN_KEYS,)),
+    "message_group": _Column(
+        StringType(),
+        lambda columns: arrays.texts(columns.message_groups, columns.count),
+        (LogColumn.LOG_COLUMN_MESSAGE_GROUP,),
+    ),
+    "message_id": _Column(
+        StringType(), arrays.message_ids, (LogColumn.LOG_COLUMN_TRANSACTION_ID, LogColumn.LOG_COLUMN_POSITION)
+    ),
+    "transaction_id": _Column(StringType(), arrays.transaction_ids, (LogColumn.LOG_COLUMN_TRANSACTION_ID,)),
     # When the broker stored it: for a half message, before its commit.
-    "born_at": _Column(TimestampType(), lambda columns: arrays.times(columns.born_at)),
-    "priority": _Column(IntegerType(), lambda columns: arrays.numbers(columns.priorities, columns.count)),
-    "deliver_at": _Column(TimestampType(), arrays.deliver_at),
-    "dedup_key": _Column(StringType(), lambda columns: arrays.texts(columns.dedup_keys, columns.count)),
+    "born_at": _Column(TimestampType(), lambda columns: arrays.times(columns.born_at), (LogColumn.LOG_COLUMN_BORN_AT,)),
+    "priority": _Column(
+        IntegerType(),
+        lambda columns: arrays.numbers(columns.priorities, columns.count),
+        (LogColumn.LOG_COLUMN_PRIORITY,),
+    ),
+    "deliver_at": _Column(TimestampType(), arrays.deliver_at, (LogColumn.LOG_COLUMN_DELIVER_AT,)),
+    "dedup_key": _Column(
+        StringType(), lambda columns: arrays.texts(columns.dedup_keys, columns.count), (LogColumn.LOG_COLUMN_DEDUP_KEY,)
+    ),
 }
 _BY_DEFAULT = ("topic", "queue", "offset", "key", "value", "tag", "timestamp", "properties")
 
@@ -91,6 +109,9 @@ class Projection:
                 raise ConfigurationError(msg, field=field.name)
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._arrays = [COLUMNS[field.name].array for field in schema.fields]
+        needed = {each for field in schema.fields for each in COLUMNS[field.name].needs}
+        # None would ask for all; this one costs least.
+        self.needed = sorted(needed) or [LogColumn.LOG_COLUMN_MESSAGE_GROUP]
 
     def batch(self, parts: Sequence[tuple[LogColumns, int]]) -> pa.RecordBatch:
         """The first rows of each part, up to its count, as one batch."""

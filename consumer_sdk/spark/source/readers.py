@@ -43,7 +43,7 @@ def read_range(options: ReadOptions, schema: StructType, wanted: QueueRange) -> 
         HalfmqError: The broker refused, or none answered.
     """
     projection = Projection(schema)
-    for parts in scan(options, wanted):
+    for parts in scan(options, wanted, projection.needed):
         yield projection.batch(parts)
 
 

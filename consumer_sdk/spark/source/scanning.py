@@ -15,12 +15,12 @@ from consumer_sdk.spark.source.slices import columns_of, count_before
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from client_core.connection import Broker, BrokerLink
     from consumer_sdk.spark.options import ReadOptions
     from consumer_sdk.spark.source.offsets import Queue, QueueRange
-    from halfmq.v1.consumer_pb2 import LogColumns
+    from halfmq.v1.consumer_pb2 import LogColumn, LogColumns
 
 __all__ = ["MADE_ANEW", "DataLoss", "data_lost", "scan"]
 
@@ -36,8 +36,15 @@ class DataLoss(HalfmqError):
     """Messages were deleted before they were read: by retention, or the topic was deleted and re-created."""
 
 
-def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogColumns, int]]]:
+def scan(
+    options: ReadOptions, wanted: QueueRange, only: Sequence[LogColumn.ValueType] = ()
+) -> Iterator[list[tuple[LogColumns, int]]]:
     """The messages of a range in parts: columns, and how many of their messages belong to the range.
+
+    Args:
+        options: Settings.
+        wanted: The range.
+        only: The columns that are needed; empty: all. A broker may answer by more of them.
 
     Raises:
         DataLoss: Some were deleted, unless that is allowed.
@@ -45,7 +52,7 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogCol
     """
     link, runner = connected(options.connection)
     queue, at = (wanted.topic, wanted.queue), wanted.start
-    upcoming = runner.submit(_read(link, options, wanted, at))
+    upcoming = runner.submit(_read(link, options, wanted, only, at))
     try:
         while True:
             try:
@@ -66,7 +73,7 @@ def scan(options: ReadOptions, wanted: QueueRange) -> Iterator[list[tuple[LogCol
                 data_lost(options, queue, f"it ends at {part.max_offset}, before {wanted.end}")
                 ended = True
             if not ended:
-                upcoming = runner.submit(_read(link, options, wanted, following))
+                upcoming = runner.submit(_read(link, options, wanted, only, following))
             counted = [(columns, count_before(columns, wanted.end)) for columns in part.columns]
             if some := [(columns, count) for columns, count in counted if count]:
                 yield some
@@ -102,13 +109,16 @@ class _Part:
         self.next_offset, self.max_offset = at, 0
 
 
-async def _read(link: BrokerLink, options: ReadOptions, wanted: QueueRange, at: int) -> _Part:
+async def _read(
+    link: BrokerLink, options: ReadOptions, wanted: QueueRange, only: Sequence[LogColumn.ValueType], at: int
+) -> _Part:
     request = consumer_pb2.ReadQueueRequest(
         topic=wanted.topic,
         queue=wanted.queue,
         offset=at,
         max_messages=min(options.messages_per_request, wanted.end - at),
         columns=True,
+        only=only,
         topic_id=wanted.topic_id,
     )
     if options.wanted is not None:

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from halfmq.v1 import message_pb2 as _message_pb2
 import builtins as _builtins
 import sys
@@ -20,6 +21,70 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _LogColumn:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogColumnEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogColumn.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_COLUMN_UNSPECIFIED: _LogColumn.ValueType  # 0
+    """Not a column."""
+    LOG_COLUMN_BODY: _LogColumn.ValueType  # 1
+    """bodies and body_ends."""
+    LOG_COLUMN_TRANSACTION_ID: _LogColumn.ValueType  # 2
+    """transaction_ids."""
+    LOG_COLUMN_POSITION: _LogColumn.ValueType  # 3
+    """positions."""
+    LOG_COLUMN_BORN_AT: _LogColumn.ValueType  # 4
+    """born_at."""
+    LOG_COLUMN_STORED_AT: _LogColumn.ValueType  # 5
+    """stored_at."""
+    LOG_COLUMN_TAG: _LogColumn.ValueType  # 6
+    """tags."""
+    LOG_COLUMN_KEYS: _LogColumn.ValueType  # 7
+    """key_counts and keys."""
+    LOG_COLUMN_PROPERTIES: _LogColumn.ValueType  # 8
+    """property_counts, property_names and property_values."""
+    LOG_COLUMN_MESSAGE_GROUP: _LogColumn.ValueType  # 9
+    """message_groups."""
+    LOG_COLUMN_PRIORITY: _LogColumn.ValueType  # 10
+    """priorities."""
+    LOG_COLUMN_DELIVER_AT: _LogColumn.ValueType  # 11
+    """deliver_at."""
+    LOG_COLUMN_DEDUP_KEY: _LogColumn.ValueType  # 12
+    """dedup_keys."""
+
+class LogColumn(_LogColumn, metaclass=_LogColumnEnumTypeWrapper):
+    """A column of LogColumns."""
+
+LOG_COLUMN_UNSPECIFIED: LogColumn.ValueType  # 0
+"""Not a column."""
+LOG_COLUMN_BODY: LogColumn.ValueType  # 1
+"""bodies and body_ends."""
+LOG_COLUMN_TRANSACTION_ID: LogColumn.ValueType  # 2
+"""transaction_ids."""
+LOG_COLUMN_POSITION: LogColumn.ValueType  # 3
+"""positions."""
+LOG_COLUMN_BORN_AT: LogColumn.ValueType  # 4
+"""born_at."""
+LOG_COLUMN_STORED_AT: LogColumn.ValueType  # 5
+"""stored_at."""
+LOG_COLUMN_TAG: LogColumn.ValueType  # 6
+"""tags."""
+LOG_COLUMN_KEYS: LogColumn.ValueType  # 7
+"""key_counts and keys."""
+LOG_COLUMN_PROPERTIES: LogColumn.ValueType  # 8
+"""property_counts, property_names and property_values."""
+LOG_COLUMN_MESSAGE_GROUP: LogColumn.ValueType  # 9
+"""message_groups."""
+LOG_COLUMN_PRIORITY: LogColumn.ValueType  # 10
+"""priorities."""
+LOG_COLUMN_DELIVER_AT: LogColumn.ValueType  # 11
+"""deliver_at."""
+LOG_COLUMN_DEDUP_KEY: LogColumn.ValueType  # 12
+"""dedup_keys."""
+Global___LogColumn: _TypeAlias = LogColumn  # noqa: Y015
 
 @_typing.final
 class Delivery(_message.Message):
@@ -683,6 +748,7 @@ class ReadQueueRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    ONLY_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Topic. It must exist."""
     queue: _builtins.int
@@ -707,6 +773,12 @@ class ReadQueueRequest(_message.Message):
     def filter(self) -> _message_pb2.Filter:
         """Only these messages; the others are skipped, and do not count for max_messages."""
 
+    @_builtins.property
+    def only(self) -> _containers.RepeatedScalarFieldContainer[Global___LogColumn.ValueType]:
+        """With columns: only these, and topic, queue, count and offsets; empty: all. What nobody reads costs time: without
+        bodies, more messages come at a time. A broker that does not support this field answers by all columns.
+        """
+
     def __init__(
         self,
         *,
@@ -718,10 +790,11 @@ class ReadQueueRequest(_message.Message):
         filter: _message_pb2.Filter | None = ...,
         columns: _builtins.bool = ...,
         topic_id: _builtins.str = ...,
+        only: _abc.Iterable[Global___LogColumn.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "filter", b"filter", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "topic", b"topic", "topic_id", b"topic_id", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "filter", b"filter", "max_messages", b"max_messages", "offset", b"offset", "only", b"only", "queue", b"queue", "topic", b"topic", "topic_id", b"topic_id", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
