@@ -60,6 +60,10 @@ SERVER_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
+OLDEST_CONNECTION = 300_000
+"""Milliseconds after which the client of a broker that shares its port connects anew, perhaps to another one of them:
+a broker that was replaced would get no clients. Streams and calls that are under way go on where they are."""
+
 _BEHIND = "127.0.0.1:0"
 """The server's addresses behind a front."""
 
@@ -116,6 +120,8 @@ class Server:
             ConfigurationError: the address or the certificate is not usable; the text has the remedy.
         """
         options = [*SERVER_OPTIONS, ("grpc.so_reuseport", int(self._shares_port))]
+        if self._shares_port:
+            options.append(("grpc.max_connection_age_ms", OLDEST_CONNECTION))
         self._server = grpc.aio.server(interceptors=(self._guard,), options=options)
         services = self._add_services()
         self._health = HealthServicer(services)
@@ -130,7 +136,7 @@ class Server:
             if self._shared_port is not None:
                 self.port = self._shared_port.start()
         except (RuntimeError, OSError) as error:
-            raise _unusable(self._config) from error
+            raise _unusable(self._config, shares_port=self._shares_port) from error
 
     async def serve(self) -> None:
         """Sets the health service to SERVING."""
@@ -186,12 +192,14 @@ class Server:
         return int(port)
 
 
-def _unusable(config: BrokerConfig) -> ConfigurationError:
+def _unusable(config: BrokerConfig, *, shares_port: bool) -> ConfigurationError:
     """Why gRPC cannot listen on its address, which gRPC itself does not report."""
     host, _, port = config.listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
+            if shares_port:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             probe.bind(address)
     except socket.gaierror as error:
         return ConfigurationError(

@@ -20,9 +20,14 @@ class _ClientsGone(logging.Filter):
         return True
 
 
-def set_up(log_format: str, level: str) -> None:
-    """Writes all log records of the process to standard error, in one format."""
+def set_up(log_format: str, level: str, **of_all: object) -> None:
+    """Writes all log records of the process to standard error, in one format; `of_all` is in each of them."""
+
+    def add_to_each(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**record, **of_all}
+
     shared: list[structlog.typing.Processor] = [
+        add_to_each,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

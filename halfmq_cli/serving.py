@@ -21,15 +21,23 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.errors import BrokerError
 
+REFUSED = 2
+"""Status of a command that was refused, and has told why."""
+HEARTBEAT = 5.0
+"""Seconds between two signs of life of one of several workers."""
 BACKSTOP = 5.0
 """Seconds after the end of the drain when the process ends in any case."""
 
 
 def fail(error: BrokerError) -> NoReturn:
     """Ends the command with an error: the setting or field at fault, and what to do."""
-    where = f"{error.field}: " if error.field else ""
-    sys.stderr.write(f"halfmq: {where}{error.message}\n")
-    raise SystemExit(2)
+    sys.stderr.write(f"halfmq: {shown(error)}\n")
+    raise SystemExit(REFUSED)
+
+
+def shown(error: BrokerError) -> str:
+    """An error in a line: the setting or field at fault, and what to do."""
+    return f"{error.field}: {error.message}" if error.field else error.message
 
 
 def run_broker(config: BrokerConfig, *, parent: int | None = None) -> None:
@@ -65,31 +73,69 @@ def ended_by_signal() -> Iterator[asyncio.Event]:
 async def _serve(config: BrokerConfig, parent: int | None) -> None:
     broker = Broker(config, shares_port=parent is not None)
     with ended_by_signal() as ending:
-        if parent is not None:
-            # Nothing is written to it: it can be read when it is closed.
-            asyncio.get_running_loop().add_reader(parent, ending.set)
-        starting = asyncio.ensure_future(broker.start())
-        ended = asyncio.ensure_future(ending.wait())
-        await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            await asyncio.wait({starting}, timeout=config.drain)
-        if not starting.done():
-            _end_at_once()  # A thread still waits for the database, and would keep the process alive.
-        starting.result()
-        # One line on standard output, for the parent process: the address.
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.write(f"{broker.endpoint}\n")
-            sys.stdout.flush()
-        await ended
-        if parent is not None:
-            asyncio.get_running_loop().remove_reader(parent)
-        # In a thread, in case the loop itself is blocked.
-        backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
-        backstop.daemon = True
-        backstop.start()
-        if not await broker.stop():
-            _end_at_once()
-        backstop.cancel()
+        stopped = contextlib.nullcontext() if parent is None else _with_parent(parent, ending)
+        with stopped:
+            await _run(broker, config, ending, lives=parent is not None)
+
+
+@contextlib.contextmanager
+def _with_parent(parent: int, ending: asyncio.Event) -> Iterator[None]:
+    """Sets an event when a descriptor is closed at its other end: nothing is written to it, so it can be read then."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(parent)
+        ending.set()
+
+    loop.add_reader(parent, ended)
+    try:
+        yield
+    finally:
+        loop.remove_reader(parent)
+
+
+async def _run(broker: Broker, config: BrokerConfig, ending: asyncio.Event, *, lives: bool) -> None:
+    starting = asyncio.ensure_future(broker.start())
+    ended = asyncio.ensure_future(ending.wait())
+    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        await asyncio.wait({starting}, timeout=config.drain)
+    if not starting.done():
+        _end_at_once()  # A thread still waits for the database, and would keep the process alive.
+    starting.result()
+    tell(broker.endpoint)
+    living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
+    await ended
+    # In a thread, in case the loop itself is blocked.
+    backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
+    backstop.daemon = True
+    backstop.start()
+    if not await broker.stop():
+        _end_at_once()
+    backstop.cancel()
+    if living is not None:
+        living.cancel()
+
+
+def tell(endpoint: str) -> None:
+    """Writes the one line on standard output, for the parent process: the address. Whoever reads it may be gone."""
+    try:
+        sys.stdout.write(f"{endpoint}\n")
+        sys.stdout.flush()
+    except OSError:
+        # What is left in the buffer would be tried again at the end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+async def _tell_that_it_lives() -> None:
+    """Writes a line from time to time: whoever started this process replaces it where none comes."""
+    os.set_blocking(sys.stdout.fileno(), False)
+    while True:
+        await asyncio.sleep(HEARTBEAT)
+        with contextlib.suppress(OSError):
+            os.write(sys.stdout.fileno(), b"\n")
 
 
 def _end_at_once() -> NoReturn:

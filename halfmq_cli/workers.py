@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from broker.app import CLOSING
 from broker.errors import ConfigurationError
-from halfmq_cli.serving import BACKSTOP, ended_by_signal
+from halfmq_cli.serving import BACKSTOP, HEARTBEAT, REFUSED, ended_by_signal, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +33,10 @@ LONGEST_PAUSE = 30.0
 SOON = 10.0
 LATE = 5.0
 """Seconds that a worker may take to end beyond what it gives itself."""
+SILENCES = 3
+"""Signs of life that a worker may miss."""
+LONGEST_NAME = 255
+"""Characters of a broker's name."""
 
 logger = logging.getLogger("halfmq.workers")
 
@@ -41,7 +45,7 @@ async def run_workers(config: BrokerConfig) -> bool:
     """Runs as many workers as the settings say, until a signal ends them; returns whether all ended well.
 
     Raises:
-        ConfigurationError: The address cannot be used, or the database is one for a single broker.
+        ConfigurationError: The address or the name cannot be used, or the database is one for a single broker.
         SystemExit: A worker did not start; it has told why.
     """
     if config.database.startswith("sqlite"):
@@ -49,8 +53,17 @@ async def run_workers(config: BrokerConfig) -> bool:
             "One broker at a time can use the embedded database: leave workers out, or name a MySQL or MariaDB server.",
             field="workers",
         )
+    if len(f"{config.name}-{config.workers}") > LONGEST_NAME:
+        raise ConfigurationError(
+            f"broker_id has {len(config.broker_id)} characters; with the worker's number behind it at most"
+            f" {LONGEST_NAME} are allowed.",
+            field="broker_id",
+        )
     with _reserved(config.listen) as listen, ended_by_signal() as ending:
-        workers = [_Worker(number, replace(config, listen=listen)) for number in range(1, config.workers + 1)]
+        workers = [
+            _Worker(number, replace(config, listen=listen, broker_id=f"{config.name}-{number}"))
+            for number in range(1, config.workers + 1)
+        ]
         running = asyncio.create_task(_run(workers))
         ended = asyncio.create_task(ending.wait())
         await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -60,7 +73,9 @@ async def run_workers(config: BrokerConfig) -> bool:
         try:
             await running
         except _NotStarted as error:
-            raise SystemExit(error.status) from None
+            if error.status != REFUSED:
+                logger.error("%s", error)
+            raise SystemExit(max(error.status, 1)) from None
         except asyncio.CancelledError:
             return all(ended_well)
     return False
@@ -70,14 +85,15 @@ async def _run(workers: Sequence[_Worker]) -> None:
     # The others would say the same of wrong settings, and wait for its migration.
     await workers[0].start()
     await asyncio.gather(*[worker.start() for worker in workers[1:]])
-    sys.stdout.write(f"{workers[0].endpoint}\n")
-    sys.stdout.flush()
+    tell(workers[0].endpoint)
     await asyncio.gather(*[worker.keep() for worker in workers])
 
 
 class _NotStarted(Exception):
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
+    """A worker ended before it served; `status` is that of its process, or 0 where there was none."""
+
+    def __init__(self, number: int, status: int, why: str) -> None:
+        super().__init__(f"worker {number} ended ({why}) before it served")
         self.status = status
 
 
@@ -85,24 +101,30 @@ class _NotStarted(Exception):
 def _reserved(listen: str) -> Iterator[str]:
     """Reserves an address for the workers; yields it with its port.
 
-    The socket never listens, so it gets no connections.
+    The sockets never listen, so they get no connections.
     """
-    host, _, port = listen.rpartition(":")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        # With SO_REUSEPORT one would share the port of somebody else's workers.
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-        with socket.socket(family, kind, protocol) as held:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            held.bind(address)
-            yield f"{host}:{held.getsockname()[1]}"
-    except OSError as error:
-        raise ConfigurationError(
-            f"The address {listen} cannot be used ({error.strerror}): is another process there, is it this machine's?",
-            field="listen",
-        ) from error
+    host, _, text = listen.rpartition(":")
+    port = int(text)
+    with contextlib.ExitStack() as held:
+        try:
+            # A name may stand for several addresses, and gRPC listens on all of them.
+            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, (own, _, *rest) in dict.fromkeys(found):
+                # With SO_REUSEPORT one would share the port of somebody else's workers.
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((own, port, *rest))
+                reserved = held.enter_context(socket.socket(family, kind, protocol))
+                reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                reserved.bind((own, port, *rest))
+                port = reserved.getsockname()[1]
+        except OSError as error:
+            raise ConfigurationError(
+                f"The address {listen} cannot be used ({error.strerror}): is another process there, is it this"
+                " machine's?",
+                field="listen",
+            ) from error
+        yield f"{host}:{port}"
 
 
 class _Worker:
@@ -110,54 +132,93 @@ class _Worker:
 
     def __init__(self, number: int, config: BrokerConfig) -> None:
         self._number = number
-        self._config = replace(config, broker_id=f"{config.broker_id}-{number}") if config.broker_id else config
+        self._config = config
         self._process: asyncio.subprocess.Process | None = None
+        self._serves = False
         self.endpoint = config.listen
-        self._longest = config.drain + CLOSING + BACKSTOP + LATE
+        # While it starts, it takes the time of a drain to give up, and may drain after that.
+        self._longest = 2 * config.drain + CLOSING + BACKSTOP + LATE
 
-    async def start(self) -> None:
+    async def start(self, *, replaces: bool = False) -> None:
         """Starts it, and waits until it serves.
 
         Raises:
-            _NotStarted: It ended before.
+            _NotStarted: It ended before, or no process could be started.
         """
-        self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "halfmq_cli.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        self._serves = False
+        try:
+            # Isolated from the current directory, where files may have the names of modules.
+            self._process = process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "halfmq_cli.worker",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            raise _NotStarted(self._number, 0, str(error)) from error
         assert process.stdin is not None  # noqa: S101 - pipes
         assert process.stdout is not None  # noqa: S101
         # Not by arguments or the environment: others could see the database's password.
-        process.stdin.write(json.dumps(asdict(self._config)).encode() + b"\n")
-        if not await process.stdout.readline():
-            raise _NotStarted(await process.wait() or 1)
+        given = {"settings": asdict(self._config), "number": self._number, "replaces": replaces}
+        process.stdin.write(json.dumps(given).encode() + b"\n")
+        while line := await process.stdout.readline():
+            if line.decode(errors="replace").strip() == self.endpoint:
+                self._serves = True
+                return
+        status = await process.wait()
+        raise _NotStarted(self._number, status, _shown(status))
 
     async def keep(self) -> None:
-        """Replaces it whenever it ends."""
+        """Replaces it whenever it ends, or gives no sign of life."""
         pause = PAUSE
         while True:
             began = time.monotonic()
-            status = await self._process.wait() if self._process is not None else None
-            pause = PAUSE if time.monotonic() - began > SOON else min(2 * pause, LONGEST_PAUSE)
-            logger.error("worker %d ended (%s); another one begins in %g s", self._number, _shown(status), pause)
+            status = await self._ended() if self._serves else None
+            self._serves = False
+            if time.monotonic() - began > SOON:
+                pause = PAUSE
+            if status is not None:
+                level = logging.ERROR if status else logging.INFO
+                what = _shown(status)
+                logger.log(level, "worker %d ended (%s); another one begins in %g s", self._number, what, pause)
             await asyncio.sleep(pause)
-            with contextlib.suppress(_NotStarted):
-                await self.start()
+            pause = min(2 * pause, LONGEST_PAUSE)
+            try:
+                await self.start(replaces=True)
+            except _NotStarted as error:
+                logger.error("%s; another one begins in %g s", error, pause)
+
+    async def _ended(self) -> int:
+        """Waits until it has ended, which a worker without a sign of life is made to."""
+        process = self._process
+        assert process is not None  # noqa: S101 - it serves
+        assert process.stdout is not None  # noqa: S101 - a pipe
+        silences = 0
+        while silences < SILENCES:
+            try:
+                async with asyncio.timeout(HEARTBEAT):
+                    if not await process.stdout.readline():
+                        return await process.wait()
+                silences = 0
+            except TimeoutError:
+                silences += 1
+        logger.error("worker %d gives no sign of life for %g s; it is killed", self._number, silences * HEARTBEAT)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()
 
     async def stop(self) -> bool:
-        """Ends it; returns whether it ended well."""
-        process = self._process
-        if process is None:
+        """Ends it; returns whether it ended well, which one that does not serve cannot fail to."""
+        process, served = self._process, self._serves
+        if process is None or process.returncode is not None:
             return True
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
         try:
             async with asyncio.timeout(self._longest):
-                return await process.wait() == 0
+                return await process.wait() == 0 or not served
         except TimeoutError:
             logger.error("worker %d did not end within %g s; it is killed", self._number, self._longest)
             with contextlib.suppress(ProcessLookupError):
@@ -166,7 +227,5 @@ class _Worker:
             return False
 
 
-def _shown(status: int | None) -> str:
-    if status is not None and status < 0:
-        return signal.Signals(-status).name
-    return f"status {status}"
+def _shown(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"status {status}"

@@ -16,21 +16,24 @@ EARLIEST, LATEST = -2, -1
 TOPIC_IDS = "@topics"
 """In JSON offsets, instead of a topic: the identities of the topics."""
 
-Bound: TypeAlias = "str | datetime | dict[str, dict[int, int]]"
-"""A start or end: ``earliest``, ``latest``, a time, or an offset for every queue of every topic."""
+Bound: TypeAlias = "str | datetime | dict[str, dict[int, int | datetime]]"
+"""A start or end: ``earliest``, ``latest``, a time, or an offset or a time for every queue of every topic."""
 
 
 def bound_of(given: Mapping[str, str], which: str, topics: tuple[str, ...]) -> Bound | None:
     """The start or end, by `which` (``starting`` or ``ending``); None if left to the reader."""
-    by_offset, by_time = f"{which}Offsets", f"{which}Timestamp"
-    offsets, time = given.get(by_offset), given.get(by_time)
-    if offsets and time:
-        msg = f"{by_offset} and {by_time} are both given; leave one of them out"
-        raise ConfigurationError(msg, field=by_time)
-    if time:
-        return time_of(by_time, time)
-    if not offsets:
+    by_offset, by_time, by_times = f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+    named = [name for name in (by_offset, by_time, by_times) if given.get(name)]
+    if len(named) > 1:
+        msg = f"{named[0]} and {named[1]} are both given; leave one of them out"
+        raise ConfigurationError(msg, field=named[1])
+    if not named:
         return None
+    if named == [by_time]:
+        return time_of(by_time, given[by_time])
+    if named == [by_times]:
+        return _times(by_times, given[by_times], topics)
+    offsets = given[by_offset]
     word = offsets.strip().lower()
     if word in {"earliest", "latest"}:
         if which == "ending" and word == "earliest":
@@ -59,10 +62,35 @@ def time_of(option: str, text: str) -> datetime:
     return time
 
 
-def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[int, int]]:
+def _times(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[int, int | datetime]]:
+    try:
+        read: dict[str, dict[int, int | datetime]] = {
+            topic: {int(queue): time_of(option, str(time)) for queue, time in queues.items()}
+            for topic, queues in json.loads(text).items()
+        }
+    except ConfigurationError:
+        raise
+    except (ValueError, TypeError, AttributeError):
+        msg = f'{option} {text!r} cannot be read; write such as {{"orders": {{"0": 1767225600000}}}}, with milliseconds'
+        raise ConfigurationError(msg, field=option) from None
+    _check_queues(option, read, topics)
+    return read
+
+
+def _check_queues(option: str, read: Mapping[str, Mapping[int, object]], topics: tuple[str, ...]) -> None:
+    for topic, queues in read.items():
+        if topics and topic not in topics:
+            msg = f"{option} names the topic {topic!r}, which is not among those to read"
+            raise ConfigurationError(msg, field=option)
+        if wrong := [queue for queue in queues if queue < 0]:
+            msg = f"{option} names the queue {wrong[0]} of {topic!r}; queues are numbered from 0 on"
+            raise ConfigurationError(msg, field=option)
+
+
+def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[int, int | datetime]]:
     example = '{"orders": {"0": 17, "1": -2}}, with -2 for earliest and -1 for latest'
     try:
-        read = {
+        read: dict[str, dict[int, int | datetime]] = {
             topic: {int(queue): int(offset) for queue, offset in queues.items()}
             for topic, queues in json.loads(text).items()
             if topic != TOPIC_IDS
@@ -70,11 +98,9 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[
     except (ValueError, TypeError, AttributeError):
         msg = f"{option} {text!r} cannot be read; write earliest, latest, or such as {example}"
         raise ConfigurationError(msg, field=option) from None
+    _check_queues(option, read, topics)
     for topic, queues in read.items():
-        if topics and topic not in topics:
-            msg = f"{option} names the topic {topic!r}, which is not among those to read"
-            raise ConfigurationError(msg, field=option)
-        if wrong := [offset for queue, offset in queues.items() if offset < EARLIEST or queue < 0]:
+        if wrong := [offset for offset in queues.values() if isinstance(offset, int) and offset < EARLIEST]:
             msg = f"{option} has {wrong[0]} for a queue of {topic!r}; write offsets from 0 on, as in {example}"
             raise ConfigurationError(msg, field=option)
     return read

@@ -64,6 +64,18 @@ def bytes_of(given: Mapping[str, str], option: str) -> int | None:
     return int(found[1]) << 10 * " kmgt".index(found[2] or " ")
 
 
+def seconds_of(given: Mapping[str, str], option: str, *, default: float) -> float:
+    """A time such as 15m, 30s or 500ms."""
+    text = given.get(option)
+    if text is None:
+        return default
+    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d)", text.strip().lower())
+    if found is None:
+        msg = f"{option} {text!r} must be a time with its unit, such as 30s, 15m or 1h"
+        raise ConfigurationError(msg, field=option)
+    return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
 def flag_of(given: Mapping[str, str], option: str, *, default: bool) -> bool:
     """True or false."""
     text = given.get(option)

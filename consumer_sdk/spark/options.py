@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from client_core.filters import SqlFilter, TagFilter
 from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
 from consumer_sdk.spark.bounds import bound_of, topic_ids_of
-from consumer_sdk.spark.option_values import bytes_of, count_of, flag_of, known_options
+from consumer_sdk.spark.option_values import bytes_of, count_of, flag_of, known_options, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,13 +29,19 @@ _READ = (
     "topic",
     "topics",
     "topicPattern",
+    "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "endingOffsets",
     "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "group",
     "tagFilter",
@@ -43,8 +50,9 @@ _READ = (
 )
 _WRITE = (*_CONNECTION, "topic", "sinkId", "onCheckpointReset", "writeId", "writeNumber", "writeQuery")
 _SINK_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,80}")
-_TOPICS = ("topic", "topics", "topicPattern")
+_TOPICS = ("topic", "topics", "topicPattern", "assign")
 DEFAULT_OFFSETS_PER_TRIGGER = 50_000
+DEFAULT_TRIGGER_DELAY = 15 * 60.0
 DEFAULT_MESSAGES_PER_REQUEST = 8192
 LARGEST_REQUEST = 100_000
 _LAST_NUMBER = 2**63 - 1
@@ -106,12 +114,16 @@ class ReadOptions:
         connection: How to reach the brokers.
         topics: Names of the topics; empty where there is a pattern.
         topic_pattern: Regular expression that a topic's whole name matches.
+        assigned: The queues to read of each topic; None: all of them, also later ones.
         start: Where to start in the queues that exist at the first start; later ones are read from their first message.
         end: Where a batch ends.
+        min_offsets_per_trigger: Messages that a micro-batch waits for; None: it does not wait.
+        max_trigger_delay: Seconds after the last micro-batch at which the next one does not wait any more.
         max_offsets_per_trigger: Messages of a micro-batch, at most.
         max_bytes_per_trigger: Maximum bytes of the bodies of a micro-batch, but at least one message of every queue;
             None: no limit.
         min_partitions: Ranges are split until there are this many, as far as there are messages.
+        max_records_per_partition: Messages of a task, at most; None: no limit.
         fail_on_data_loss: Whether messages that were deleted before they were read are an error.
         group: Consumer group whose progress a streaming query reports.
         wanted: Filter; None: all messages.
@@ -122,11 +134,15 @@ class ReadOptions:
     connection: BrokerOptions
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
+    assigned: Mapping[str, frozenset[int]] | None = None
     start: Bound | None = None
     end: Bound = "latest"
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = DEFAULT_TRIGGER_DELAY
     max_offsets_per_trigger: int = DEFAULT_OFFSETS_PER_TRIGGER
     max_bytes_per_trigger: int | None = None
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     group: str | None = None
     wanted: MessageFilter | None = None
@@ -141,16 +157,21 @@ class ReadOptions:
             ConfigurationError: An option is unknown, missing or invalid; the message is one line.
         """
         given = known_options(options, _READ)
-        topics, pattern = _topics(given)
+        topics, pattern, assigned = _topics(given)
+        least, most = _per_trigger(given)
         return cls(
             connection=_connection(given),
             topics=topics,
             topic_pattern=pattern,
+            assigned=assigned,
             start=bound_of(given, "starting", topics),
             end=bound_of(given, "ending", topics) or "latest",
-            max_offsets_per_trigger=count_of(given, "maxOffsetsPerTrigger") or DEFAULT_OFFSETS_PER_TRIGGER,
+            min_offsets_per_trigger=least,
+            max_trigger_delay=seconds_of(given, "maxTriggerDelay", default=DEFAULT_TRIGGER_DELAY),
+            max_offsets_per_trigger=most,
             max_bytes_per_trigger=bytes_of(given, "maxBytesPerTrigger"),
             min_partitions=count_of(given, "minPartitions"),
+            max_records_per_partition=count_of(given, "maxRecordsPerPartition"),
             fail_on_data_loss=flag_of(given, "failOnDataLoss", default=True),
             group=given.get("group") or None,
             wanted=_filter(given),
@@ -246,12 +267,45 @@ def _reset(given: Mapping[str, str]) -> bool:
     return word == "continue"
 
 
-def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+def _per_trigger(given: Mapping[str, str]) -> tuple[int | None, int]:
+    """The least and the greatest number of messages of a micro-batch."""
+    least = count_of(given, "minOffsetsPerTrigger")
+    most = count_of(given, "maxOffsetsPerTrigger")
+    if least is None:
+        if "maxTriggerDelay" in given:
+            msg = "maxTriggerDelay is given without a minOffsetsPerTrigger, for which a micro-batch waits that long"
+            raise ConfigurationError(msg, field="maxTriggerDelay")
+        return None, most or DEFAULT_OFFSETS_PER_TRIGGER
+    if most is not None and least > most:
+        msg = f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}; give a smaller one"
+        raise ConfigurationError(msg, field="minOffsetsPerTrigger")
+    return least, most or max(least, DEFAULT_OFFSETS_PER_TRIGGER)
+
+
+def _assigned(text: str) -> dict[str, frozenset[int]]:
+    try:
+        read = json.loads(text)
+    except ValueError:
+        read = None
+    right = isinstance(read, dict) and all(
+        topic and isinstance(queues, list) and queues and all(type(queue) is int and queue >= 0 for queue in queues)
+        for topic, queues in read.items()
+    )
+    if not right or not read:
+        msg = f'assign {text!r} must name queues of topics, such as {{"orders": [0, 1]}}'
+        raise ConfigurationError(msg, field="assign")
+    return {topic: frozenset(queues) for topic, queues in read.items()}
+
+
+def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, Mapping[str, frozenset[int]] | None]:
     named = [name for name in _TOPICS if given.get(name)]
     if len(named) != 1:
         what = " and ".join(named) if named else "none of them"
-        msg = f"name what to read by one of topic, topics and topicPattern; {what} is given"
+        msg = f"name what to read by one of topic, topics, topicPattern and assign; {what} is given"
         raise ConfigurationError(msg, field="topic")
+    if named == ["assign"]:
+        assigned = _assigned(given["assign"])
+        return tuple(assigned), None, assigned
     if named == ["topicPattern"]:
         pattern = given["topicPattern"]
         try:
@@ -259,7 +313,7 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
         except re.error as error:
             msg = f"topicPattern {pattern!r} is no regular expression: {error}"
             raise ConfigurationError(msg, field="topicPattern") from None
-        return (), pattern
+        return (), pattern, None
     topics = tuple(dict.fromkeys(name.strip() for name in given[named[0]].split(",")))
     if named == ["topic"] and len(topics) > 1:
         msg = f"topic {given['topic']!r} names several; use topics for them"
@@ -267,7 +321,7 @@ def _topics(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     if not all(topics):
         msg = f"{named[0]} {given[named[0]]!r} has an empty name between its commas"
         raise ConfigurationError(msg, field=named[0])
-    return topics, None
+    return topics, None, None
 
 
 def _connection(given: Mapping[str, str]) -> BrokerOptions:

@@ -106,6 +106,19 @@ def send(broker: BrokerProcess) -> Iterator[Callable[..., None]]:
         yield numbered
 
 
+@pytest.fixture
+def read(spark: SparkSession, broker: BrokerProcess) -> Callable[..., DataFrame]:
+    """Reads a topic as a table."""
+
+    def table(schema: str | None = None, **options: object) -> DataFrame:
+        reader = spark.read.format("halfmq").option("endpoint", broker.endpoint)
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    return table
+
+
 class Queries:
     """Streaming queries from a topic into Parquet, one after the other on the same checkpoint."""
 

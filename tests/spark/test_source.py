@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 pytestmark = on("mariadb")
 
 
-@pytest.fixture
-def read(spark: SparkSession, broker: BrokerProcess) -> Callable[..., DataFrame]:
-    """Reads a topic as a table."""
-
-    def table(schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.read.format("halfmq").option("endpoint", broker.endpoint)
-        for name, value in options.items():
-            reader = reader.option(name, str(value))
-        return (reader if schema is None else reader.schema(schema)).load()
-
-    return table
-
-
 def test_all_columns(broker: BrokerProcess, topic: str, read: Callable[..., DataFrame]) -> None:
     before = datetime.now(UTC) - timedelta(minutes=5)
     with Producer(broker.endpoint) as producer:
@@ -125,7 +112,7 @@ def test_large_messages_and_many(topic: str, broker: BrokerProcess, read: Callab
     ("options", "schema", "words"),
     [
         ({"topik": "x"}, None, "no option 'topik'; did you mean 'topic'?"),
-        ({}, None, "name what to read by one of topic, topics and topicPattern"),
+        ({}, None, "name what to read by one of topic, topics, topicPattern and assign"),
         ({"topic": "x", "startingOffsets": "soon"}, None, "startingOffsets 'soon' cannot be read"),
         ({"topic": "x"}, "ofset bigint", "messages have no column 'ofset'; did you mean 'offset'?"),
         ({"topic": "x"}, "offset int", "the column 'offset' is of type bigint, not int"),

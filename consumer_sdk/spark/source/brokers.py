@@ -61,10 +61,19 @@ class Brokers:
                     raise
                 continue
             self._seen.add(topic)
-            found |= {(topic, each.queue): each for each in queues}
+            found |= {(topic, each.queue): each for each in self._assigned(topic, queues)}
             topic_ids[topic] = queues[0].topic_id if queues else ""
         self.topic_ids = topic_ids
         return found
+
+    def _assigned(self, topic: str, queues: Sequence[QueueOffset]) -> Sequence[QueueOffset]:
+        if self._options.assigned is None:
+            return queues
+        wanted = self._options.assigned[topic]
+        if missing := sorted(wanted - {each.queue for each in queues}):
+            msg = f"assign names queue {missing[0]} of {topic!r}, which has {len(queues)}, numbered from 0 on"
+            raise ConfigurationError(msg, field="assign")
+        return [each for each in queues if each.queue in wanted]
 
     def _topics(self) -> Sequence[str]:
         pattern = self._options.topic_pattern
@@ -86,10 +95,7 @@ class Brokers:
                 of these names.
         """
         if isinstance(bound, datetime):
-            return {
-                queue: each.max_offset if each.offset_at_time is None else each.offset_at_time
-                for queue, each in self.queues(bound).items()
-            }
+            return self.place_at(bound)
         found = self.queues()
         if isinstance(bound, str):
             end = {"earliest": EARLIEST, "latest": LATEST}[bound]
@@ -97,19 +103,36 @@ class Brokers:
         if others := sorted(replaced(self._options.topic_ids.get(option, {}), self.topic_ids)):
             msg = f"{option} are of another topic {others[0]!r}, which was deleted; give offsets of the new one"
             raise ConfigurationError(msg, field=option)
-        named = {(topic, queue): offset for topic, queues in bound.items() for queue, offset in queues.items()}
-        if missing := sorted(named.keys() - found.keys()):
-            topic, queue = missing[0]
-            msg = f"{option} names queue {queue} of {topic!r}, which does not exist"
-            raise ConfigurationError(msg, field=option)
+        named: Offsets = {}
+        times: dict[datetime, list[Queue]] = {}
+        for topic, queues in bound.items():
+            for queue, value in queues.items():
+                if (topic, queue) not in found:
+                    read = "is not assigned" if self._options.assigned is not None else "does not exist"
+                    msg = f"{option} names queue {queue} of {topic!r}, which {read}"
+                    raise ConfigurationError(msg, field=option)
+                if isinstance(value, datetime):
+                    times.setdefault(value, []).append((topic, queue))
+                else:
+                    named[topic, queue] = value
         for (topic, queue), offset in sorted(named.items()):
             end = found[topic, queue].max_offset
             if offset > end:
                 msg = f"{option} names offset {offset} of queue {queue} of {topic!r}, which ends at {end}"
                 raise ConfigurationError(msg, field=option)
+        for time, at_time in times.items():
+            placed = self.place_at(time)
+            named |= {queue: placed[queue] for queue in at_time if queue in placed}
         # Queues that are not named are read completely.
-        otherwise = EARLIEST if option == "startingOffsets" else LATEST
+        otherwise = EARLIEST if option.startswith("starting") else LATEST
         return {queue: _offset_of(each, named.get(queue, otherwise)) for queue, each in found.items()}
+
+    def place_at(self, time: datetime) -> Offsets:
+        """The first offset at a time in all existing queues; where there is nothing later, the queue's end."""
+        return {
+            queue: each.max_offset if each.offset_at_time is None else each.offset_at_time
+            for queue, each in self.queues(time).items()
+        }
 
     def within(self, start: Mapping[Queue, int], end: Mapping[Queue, int], most: int) -> Offsets:
         """The end of a micro-batch with at most so many bytes of bodies.

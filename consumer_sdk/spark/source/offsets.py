@@ -120,15 +120,20 @@ def ranges_between(
     return [each for each in ranges if each.count > 0]
 
 
-def split(ranges: Iterable[QueueRange], at_least: int | None) -> list[QueueRange]:
-    """Splits ranges until there are at least this many, as far as there are messages; the longest ones first."""
+def split(ranges: Iterable[QueueRange], at_least: int | None, largest: int | None = None) -> list[QueueRange]:
+    """Splits ranges until there are at least this many, as far as there are messages; the longest ones first.
+
+    Args:
+        ranges: The ranges.
+        at_least: How many there should be; None: as they are.
+        largest: Maximum number of messages of a range; None: no limit.
+    """
     result = list(ranges)
-    if at_least is None or not result or len(result) >= at_least:
-        return result
     total = sum(each.count for each in result)
+    more = at_least if at_least is not None and len(result) < at_least else 0
     pieces: list[QueueRange] = []
     for each in result:
-        parts = min(each.count, -(-at_least * each.count // total))
+        parts = max(1, -(-each.count // (largest or each.count)), min(each.count, -(-more * each.count // total)))
         cuts = [each.start + each.count * part // parts for part in range(parts + 1)]
         pieces += [replace(each, start=low, end=high) for low, high in itertools.pairwise(cuts)]
     return pieces

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,6 +21,7 @@ from consumer_sdk.spark.source.offsets import (
     split,
     topic_ids_of,
 )
+from consumer_sdk.spark.source.pruning import Pruning, PushFilters
 from consumer_sdk.spark.source.scanning import MADE_ANEW, data_lost, scan
 
 if TYPE_CHECKING:
@@ -59,7 +62,11 @@ class _Reading:
             # Without ranges, Spark runs one task that reads nothing.
             return
         with shown_in_one_line():
-            yield from read_range(self.options, self.schema, partition.value)
+            yield from read_range(self._of_tasks(), self.schema, partition.value)
+
+    def _of_tasks(self) -> ReadOptions:
+        """The settings of tasks."""
+        return self.options
 
 
 class BatchReader(_Reading, DataSourceReader):
@@ -69,6 +76,16 @@ class BatchReader(_Reading, DataSourceReader):
         """Reads the settings; nothing is connected yet."""
         self.options = options
         self.schema = schema
+        self._pruning = Pruning()
+
+    @property
+    def pushFilters(self) -> PushFilters:  # noqa: N802 - Spark's name
+        """Takes filters of the query that save reading; Spark evaluates all of them again."""
+        return PushFilters(self._pruning)
+
+    def _of_tasks(self) -> ReadOptions:
+        wanted = self._pruning.wanted if self.options.wanted is None else None
+        return self.options if wanted is None else replace(self.options, wanted=wanted)
 
     @shown_in_one_line()
     def partitions(self) -> Sequence[InputPartition]:
@@ -83,10 +100,14 @@ class BatchReader(_Reading, DataSourceReader):
                 # A topic that was re-created between the two calls starts at its own first offset.
                 if not replaced(before, topic_ids):
                     break
+            start, end = self._pruning.applied(start, end, brokers.place_at)
         finally:
             brokers.close()
-        ranges = ranges_between(start, end, topic_ids)
-        return [InputPartition(each) for each in split(ranges, self.options.min_partitions)]
+        return _partitions(ranges_between(start, end, topic_ids), self.options)
+
+
+def _partitions(ranges: Sequence[QueueRange], options: ReadOptions) -> Sequence[InputPartition]:
+    return [InputPartition(each) for each in split(ranges, options.min_partitions, options.max_records_per_partition)]
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -98,6 +119,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self.schema = schema
         self._made: Brokers | None = None
         self._last: tuple[Offsets, TopicIds] | None = None
+        self._waits_until = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled for executors without connections."""
@@ -147,9 +169,21 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         kept = {queue: max(begin.get(queue, 0), each.min_offset) for queue, each in queues.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(heads.values())
         until = bounded(kept, heads, most)
+        if self._last is None and self._waits(sum(heads.values()) - sum(kept[queue] for queue in heads)):
+            return {topic: dict(queues) for topic, queues in start.items()}
         if self.options.max_bytes_per_trigger is not None:
             until = self._driver.within(kept, until, self.options.max_bytes_per_trigger)
         return as_json(until, topic_ids)
+
+    def _waits(self, new: int) -> bool:
+        """Whether the next micro-batch waits for more messages."""
+        least = self.options.min_offsets_per_trigger
+        if least is None or new <= 0:
+            return False
+        if new < least and time.monotonic() < self._waits_until:
+            return True
+        self._waits_until = time.monotonic() + self.options.max_trigger_delay
+        return False
 
     @shown_in_one_line()
     def reportLatestOffset(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Spark's name
@@ -172,8 +206,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             # Ranges of a topic that was deleted meanwhile are refused when they are read.
             gone = replaced(topic_ids, self._driver.topic_ids)
             begin |= {q: each.min_offset for q, each in queues.items() if q in anew and q[0] not in gone}
-        ranges = ranges_between(begin, until, topic_ids)
-        return [InputPartition(each) for each in split(ranges, self.options.min_partitions)]
+        return _partitions(ranges_between(begin, until, topic_ids), self.options)
 
     def stop(self) -> None:
         """Closes the connections."""
