@@ -133,7 +133,9 @@ FIELDS = {
 
 
 @pytest.mark.parametrize(
-    "only", [*[{each} for each in Column], set(Column) - {Column.BODY}, {Column.TAG, Column.KEYS}], ids=str
+    "only",
+    [*[{each} for each in Column], set(Column) - {Column.BODY}, {Column.TAG, Column.KEYS}],
+    ids=[*[each.name for each in Column], "no body", "tag and keys"],
 )
 async def test_columns_that_are_not_wanted_stay_empty(world: World, store: Store, only: set[Column]) -> None:
     topic = await store.create_topic("all", TopicSettings(1, HOUR, priority_levels=2))
