@@ -74,7 +74,10 @@ def test_a_topic_is_archived_replayed_and_condensed(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["archive", "--folder=x"], "halfmq pipeline archive: name what to read by one of topic, topics and"),
+        (
+            ["archive", "--folder=x"],
+            "halfmq pipeline archive: name what to read by one of topic, topics, topicPattern and",
+        ),
         (["archive", "--folder=x", "--topic=none", "--start=soon"], "startingTimestamp 'soon' is no time"),
         (["archive", "--folder=x", "--topic=none", "--conf=y"], "--conf 'y' has no value; write it as name=value"),
         (["archive", "--folder=x", "--topic=no-such"], "no-such"),
