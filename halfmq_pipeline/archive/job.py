@@ -47,9 +47,9 @@ class Archive:
 
     Attributes:
         folder: Folder of the archive: a path, or a URI that pyarrow supports.
-        options: Of the Spark source: endpoint and TLS; one of topic, topics, topicPattern and assign; startingOffsets or
-            startingTimestamp for topics that the archive does not have yet, earliest otherwise; failOnDataLoss; a
-            group, to report the progress to.
+        options: Of the Spark source: endpoint and TLS; one of topic, topics, topicPattern and assign;
+            startingOffsets or startingTimestamp for topics that the archive does not have yet, earliest otherwise;
+            failOnDataLoss; a group, to report the progress to.
         messages_per_file: A file ends where an offset is a multiple of it, so it has at most so many messages.
         messages_per_round: Approximate number of messages between progress reports.
         say: Called with progress messages, one line each.
