@@ -88,3 +88,29 @@ async def test_a_pooled_session_that_was_idle_is_not_given_out(world: World, lim
         session = limited.session()
         assert own_id(session) == first
     limited.release(session)
+
+
+async def test_a_session_that_is_released_after_the_end_is_closed(world: World, limited: Database) -> None:
+    session = limited.session()
+    own = session.connection.dbapi_connection
+    limited.close()
+    assert own.open
+    limited.release(session)
+    assert not own.open
+
+
+async def test_a_session_that_is_released_while_all_others_are_discarded_is_closed(
+    world: World, limited: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would use it again, nor close it."""
+    session, broken = limited.session(), limited.session()
+    own = session.connection.dbapi_connection
+    restore = limited.dialect.restore
+
+    def meanwhile(restored: Session) -> None:
+        restore(restored)
+        limited.discard(broken)
+
+    monkeypatch.setattr(limited.dialect, "restore", meanwhile)
+    limited.release(session)
+    assert not own.open

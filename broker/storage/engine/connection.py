@@ -152,7 +152,8 @@ class Database:
 
     def release(self, session: Session) -> None:
         """Returns a healthy session to the pool, if that is still in use; detects a lost connection."""
-        if session.connection.info[_GENERATION] != self._generation:
+        pool, generation = self._pool, self._generation
+        if session.connection.info[_GENERATION] != generation:
             self.renew(session)
             return
         try:
@@ -164,6 +165,9 @@ class Database:
             return
         session.connection.info[_USED_AT] = time.monotonic()
         session.connection.close()
+        if generation != self._generation:
+            # Meanwhile the pool was given up: nobody else would close what came back to it after that.
+            pool.dispose()
 
     def renew(self, session: Session) -> None:
         """Drops a session, such as one that was idle for so long that the server may have ended it."""
@@ -177,7 +181,8 @@ class Database:
         self._pool = self._pool.recreate()
 
     def close(self) -> None:
-        """Closes all idle connections."""
+        """Closes all idle connections, and those in use when they are released."""
+        self._generation += 1
         self._pool.dispose()
         if self._anchor is not None:
             self._anchor.close()
