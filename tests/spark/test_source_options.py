@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from consumer_sdk.spark import lag_of
 from producer_sdk import Producer
@@ -102,6 +102,8 @@ def test_assigned_queues_alone_are_read(
     assert numbers(read(assign=some, startingOffsets=starting)) == sorted([*range(1, 40, 4), 39])
     assert sum(each["numInputRows"] for each in queries.run(assign=some, startingOffsets="earliest")) == 20
     assert queries.values() == list(range(1, 40, 2))
+    with pytest.raises(StreamingQueryException, match=f"queue 1 of '{topic}' are gone.*it is not assigned any more"):
+        queries.run(assign=json.dumps({topic: [3]}))
     with pytest.raises(AnalysisException, match=f"assign names queue 4 of '{topic}', which has 4"):
         read(assign=json.dumps({topic: [0, 4]})).count()
     with pytest.raises(AnalysisException, match=f"startingOffsets names queue 0 of '{topic}', which is not assigned"):

@@ -155,7 +155,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             data_lost(self.options, min(queue for queue in queues if queue[0] == topic), MADE_ANEW)
         for queue, offset in begin.items():
             if queue not in queues:
-                data_lost(self.options, queue, "the topic was deleted")
+                given_up = self.options.assigned is not None and queue[1] not in self.options.assigned.get(queue[0], ())
+                data_lost(self.options, queue, "it is not assigned any more" if given_up else "the topic was deleted")
             elif offset > queues[queue].max_offset:
                 ends = queues[queue].max_offset
                 data_lost(self.options, queue, f"it ends at {ends}, and was read up to {offset}")
