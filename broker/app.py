@@ -13,6 +13,7 @@ from broker.config_sources import seen_by_all
 from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer, guarded
 from broker.server import Server
+from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
 from broker.wire.interceptor import CallInterceptor
@@ -29,13 +30,25 @@ CLOSING = 2.0
 class Broker:
     """One broker process: `await start()`, then `await stop()`."""
 
-    def __init__(self, config: BrokerConfig, observer: Observer = NO_OBSERVER, *, shares_port: bool = False) -> None:
-        """Takes the settings and the observer, and whether other processes listen on its port, too.
+    def __init__(
+        self,
+        config: BrokerConfig,
+        observer: Observer = NO_OBSERVER,
+        *,
+        shares_port: bool = False,
+        make_store: type[Store] = Store,
+    ) -> None:
+        """Takes the settings; nothing is opened yet.
 
-        Nothing is opened yet.
+        Args:
+            config: the settings.
+            observer: what the parts report to.
+            shares_port: whether other processes listen on its port, too.
+            make_store: the storage's class.
         """
         self.config = config
         self._shares_port = shares_port
+        self._make_store = make_store
         self._observer = guarded(observer)
         self._server: Server | None = None
 
@@ -57,7 +70,7 @@ class Broker:
         """
         config = self.config
         await asyncio.to_thread(self._open_database)
-        parts = assemble(config, self._database, self._observer)
+        parts = assemble(config, self._database, self._observer, self._make_store)
         guard = CallInterceptor(
             max_calls=config.max_calls,
             max_streams=config.max_streams,

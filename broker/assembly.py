@@ -69,10 +69,12 @@ class Parts:
     loops: list[Loop]
 
 
-def assemble(config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER) -> Parts:
+def assemble(
+    config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER, make_store: type[Store] = Store
+) -> Parts:
     """Builds the parts on a database; nothing runs yet. They report to the observer."""
     policy = config.check_policy()
-    store = Store(
+    store = make_store(
         database,
         broker_id=config.name,
         policy=policy,

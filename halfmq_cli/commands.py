@@ -119,6 +119,7 @@ bench = _group(
         "consume": ("consume", "consume"),
         "spark": ("spark", "spark"),
         "rocketmq": ("rocketmq", "rocketmq"),
+        "workers": ("workers", "workers"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),

@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from broker.app import CLOSING, Broker
+from broker.storage.adapters.store import Store
 from halfmq_cli.memory import give_back_large_blocks
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ def shown(error: BrokerError) -> str:
     return f"{error.field}: {error.message}" if error.field else error.message
 
 
-def run_broker(config: BrokerConfig, *, parent: int | None = None) -> None:
+def run_broker(config: BrokerConfig, *, parent: int | None = None, make_store: type[Store] = Store) -> None:
     """Runs a broker; its address is the one line on standard output.
 
     Args:
         config: the settings.
         parent: for one of several workers, which share the address: a descriptor that is closed when the parent ends.
+        make_store: the storage's class.
 
     Raises:
         ConfigurationError: a setting, the database or the address is not usable.
@@ -57,7 +59,7 @@ def run_broker(config: BrokerConfig, *, parent: int | None = None) -> None:
     # new objects.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    asyncio.run(_serve(config, parent))
+    asyncio.run(_serve(Broker(config, shares_port=parent is not None, make_store=make_store), parent))
 
 
 @contextlib.contextmanager
@@ -70,12 +72,11 @@ def ended_by_signal() -> Iterator[asyncio.Event]:
     yield ending
 
 
-async def _serve(config: BrokerConfig, parent: int | None) -> None:
-    broker = Broker(config, shares_port=parent is not None)
+async def _serve(broker: Broker, parent: int | None) -> None:
     with ended_by_signal() as ending:
         stopped = contextlib.nullcontext() if parent is None else _with_parent(parent, ending)
         with stopped:
-            await _run(broker, config, ending, lives=parent is not None)
+            await _run(broker, ending, lives=parent is not None)
 
 
 @contextlib.contextmanager
@@ -94,12 +95,13 @@ def _with_parent(parent: int, ending: asyncio.Event) -> Iterator[None]:
         loop.remove_reader(parent)
 
 
-async def _run(broker: Broker, config: BrokerConfig, ending: asyncio.Event, *, lives: bool) -> None:
+async def _run(broker: Broker, ending: asyncio.Event, *, lives: bool) -> None:
+    drain = broker.config.drain
     starting = asyncio.ensure_future(broker.start())
     ended = asyncio.ensure_future(ending.wait())
     await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        await asyncio.wait({starting}, timeout=config.drain)
+        await asyncio.wait({starting}, timeout=drain)
     if not starting.done():
         _end_at_once()  # A thread still waits for the database, and would keep the process alive.
     starting.result()
@@ -107,7 +109,7 @@ async def _run(broker: Broker, config: BrokerConfig, ending: asyncio.Event, *, l
     living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
     await ended
     # In a thread, in case the loop itself is blocked.
-    backstop = threading.Timer(config.drain + CLOSING + BACKSTOP, _end_at_once)
+    backstop = threading.Timer(drain + CLOSING + BACKSTOP, _end_at_once)
     backstop.daemon = True
     backstop.start()
     if not await broker.stop():

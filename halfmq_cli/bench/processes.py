@@ -21,6 +21,7 @@ START_TIMEOUT = 30
 
 HALFMQ = [sys.executable, "-m", "halfmq_cli"]
 _CLIENT = [sys.executable, "-m", "halfmq_cli.bench.clients"]
+_NO_STORAGE = [sys.executable, "-m", "halfmq_cli.bench.no_storage"]
 _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 
 
@@ -31,12 +32,20 @@ def cpu_seconds_of(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def _children_of(pid: int) -> list[int]:
+    return [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text(encoding="ascii").split()
+    ]
+
+
 class BrokerProcess:
     """A broker on a database; a context manager."""
 
-    def __init__(self, url: str, *options: str) -> None:
-        """Takes the database, and further options of the command."""
-        self._command = [*HALFMQ, "serve", *_SERVE, *options]
+    def __init__(self, url: str, *options: str, stores: bool = True) -> None:
+        """Takes the database, further options of the command, and whether messages are stored there."""
+        self._command = [*HALFMQ, "serve", *_SERVE, *options] if stores else _NO_STORAGE
         self._environment = environment(HALFMQ_DATABASE=url)
         self.endpoint = ""
 
@@ -59,8 +68,8 @@ class BrokerProcess:
         self._process.wait(START_TIMEOUT)
 
     def cpu_seconds(self) -> float:
-        """Processor time that it used so far."""
-        return cpu_seconds_of(self._process.pid)
+        """Processor time that it used so far, with its workers."""
+        return sum(map(cpu_seconds_of, [self._process.pid, *_children_of(self._process.pid)]))
 
 
 @contextmanager

@@ -102,6 +102,25 @@ def test_rocketmq(kind: Kind | None) -> None:
         assert figures[f"ratio {what}"] == pytest.approx(ratio, rel=ROUNDED)
 
 
+@places("mysql", embedded=False)
+def test_workers(kind: Kind | None) -> None:
+    options = ["--in-flight", "8", "--threads", "2", "--size", "100", "--seconds", "1", "--rounds", "2"]
+    figures = bench("workers", *on(kind), *options)
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["workers"], figures["in_flight"], figures["threads"], figures["size_bytes"]) == (2, 8, 2, 100)
+    for what in ("send", "transaction"):
+        assert figures[f"official client, without storage, {what}"]["per_s"] > 0
+        for side, ratio, names in (
+            ("without storage, ", "without storage, ratio", ("1 broker", "2 brokers")),
+            ("", "ratio", ("1 worker", "2 workers")),
+        ):
+            one, two = (figures[f"{side}{name}, {what}"] for name in names)
+            assert one["broker_cpu_us"] > 0
+            assert two["client_cpu_us"] > 0
+            assert figures[f"{ratio} {what}"] == pytest.approx(two["per_s"] / one["per_s"], rel=ROUNDED)
+    assert figures["plain Python, ratio"] > 1
+
+
 @places("mariadb", embedded=False)
 def test_spark(kind: Kind | None) -> None:
     figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,30 +20,36 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 CLIENT_ID = "bench"
+# Channels with the same options share a connection otherwise.
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
-async def by_both_protocols(endpoint: str, *, in_flight: int, size: int) -> None:
+async def by_both_protocols(endpoint: str, *, in_flight: int, size: int, connections: int = 1, first: int = 0) -> None:
     """Sends messages or commits transactions, `in_flight` at a time.
 
     A request has the protocol (`halfmq` or `rocketmq`), the operation (`send` or `transaction`), and the seconds.
-    Bodies are marked with their numbers: from 0 on, over all requests.
+    Bodies are marked with their numbers: from `first` on, over all requests.
     """
     rest = body_of(size)
-    numbers = itertools.count()
-    async with grpc.aio.insecure_channel(endpoint) as channel:
-        doing = {**_halfmq(channel), **_rocketmq(channel)}
+    numbers = itertools.count(first)
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(endpoint, options=_OWN_CONNECTION))
+            for _ in range(connections)
+        ]
+        doing = [{**_halfmq(channel), **_rocketmq(channel)} for channel in channels]
         answer("ready")
         while (request := await next_request()) is not None:
             protocol, what, seconds = request
-            one = doing[protocol, what]
+            turns = itertools.cycle([each[protocol, what] for each in doing])
             start, cpu = time.monotonic(), time.process_time()
-            times = await loops(partial(_next, one, numbers, rest), in_flight, start + seconds)
+            times = await loops(partial(_next, turns, numbers, rest), in_flight, start + seconds)
             taken, cpu = time.monotonic() - start, time.process_time() - cpu
             answer({"done": len(times), "seconds": taken, "cpu_s": cpu, "ms": times})
 
 
-async def _next(one: Callable[[bytes], Awaitable[None]], numbers: Iterator[int], rest: bytes) -> None:
-    await one(marked(next(numbers), rest))
+async def _next(turns: Iterator[Callable[[bytes], Awaitable[None]]], numbers: Iterator[int], rest: bytes) -> None:
+    await next(turns)(marked(next(numbers), rest))
 
 
 _Doing = dict[tuple[str, str], "Callable[[bytes], Awaitable[None]]"]
