@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pymysql.converters import escape_string
 
+from broker.storage.engine.statements import chunks
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from broker.storage.engine.statements import Row
 
@@ -26,6 +28,10 @@ def _text_literal(value: str) -> str:
     return f"'{escape_string(value)}'"
 
 
+_FEW_ROWS = 8
+_ROWS_AT_ONCE = 256
+"""Rows whose text is held beside the statement that they become part of."""
+
 _LITERALS: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: "NULL",
     int: int.__repr__,
@@ -34,24 +40,42 @@ _LITERALS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def literal(value: Any) -> str:
-    """The SQL literal of a stored value: None, int, bytes or str (enums of int count as int)."""
-    known = _LITERALS.get(type(value))
-    if known is not None:
-        return known(value)
+def _other_literal(value: Any) -> str:
     if isinstance(value, int):
         return repr(int(value))
     raise TypeError(f"no SQL literal for {type(value).__name__}")
 
 
-def render_row(row: Row) -> str:
-    """A row as `(literal,literal,...)`."""
+def literal(value: Any) -> str:
+    """The SQL literal of a stored value: None, int, bytes or str (enums of int count as int)."""
+    return _LITERALS.get(type(value), _other_literal)(value)
+
+
+def _render_row(row: Row) -> str:
     # Most values are None and whole numbers, which need no call here.
-    return (
-        "("
-        + ",".join(["NULL" if v is None else repr(v) if type(v) is int else _LITERALS[type(v)](v) for v in row])
-        + ")"
-    )
+    return "(" + ",".join(["NULL" if v is None else repr(v) if type(v) is int else literal(v) for v in row]) + ")"
+
+
+def render_rows(rows: Sequence[Row]) -> Iterator[str]:
+    """Rows as `(literal,literal,...)`: by columns, whose values are of one type mostly, or the same in all rows."""
+    if len(rows) < _FEW_ROWS:
+        yield from map(_render_row, rows)
+        return
+    for chunk in chunks(rows, _ROWS_AT_ONCE):
+        columns = map(_rendered, zip(*chunk, strict=True))
+        yield from [f"({text})" for text in map(",".join, zip(*columns, strict=True))]
+
+
+def _rendered(column: Sequence[Any]) -> Sequence[str]:
+    first = column[0]
+    if column.count(first) == len(column):
+        return [literal(first)] * len(column)
+    types = set(map(type, column))
+    if types == {int}:
+        return list(map(repr, column))
+    if types == {bytes}:
+        return [f"x'{value.hex()}'" for value in column]
+    return list(map(literal, column))
 
 
 @lru_cache(maxsize=512)

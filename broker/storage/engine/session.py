@@ -12,6 +12,7 @@ from broker.storage.engine.statements import (
     chunks,
     rows_of,
     selection,
+    without_nulls,
 )
 from broker.storage.tables.naming import TableNames
 
@@ -200,6 +201,7 @@ class Session:
             rows: one sequence of values per row.
             keep_existing: a key column; rows whose key exists are then skipped and not counted.
         """
+        columns, rows = without_nulls(columns, rows)
         head = f"INSERT INTO {table} ({columns}) VALUES "
         tail = self.dialect.keep_existing(keep_existing) if keep_existing else ""
         return self.dialect.insertion(self._names.in_statement(head), rows, tail)

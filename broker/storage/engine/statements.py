@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -60,6 +62,25 @@ def selection(sql: str, keys: Sequence[Any], ending: str = "") -> list[Statement
 def insertion_of_one(table: str, columns: str, row: Row) -> Statement:
     """A statement that inserts a row; its answer has the generated id."""
     return Statement(f"INSERT INTO {table} ({columns}) VALUES ({marks(row)})", row)
+
+
+def without_nulls(columns: str, rows: Sequence[Row]) -> tuple[str, Sequence[Row]]:
+    """Columns and rows of an INSERT without the columns that are None in all rows: it is their default everywhere.
+
+    A NULL costs a server about as much as another value: with its half of such columns, a half message took a quarter
+    longer.
+    """
+    by_column = list(zip(*rows, strict=True))
+    kept = tuple([at for at, column in enumerate(by_column) if column.count(None) < len(rows)])
+    if len(kept) in {0, 1, len(by_column)}:
+        return columns, rows
+    return _some_columns(columns, kept), list(map(itemgetter(*kept), rows))
+
+
+@lru_cache(maxsize=512)
+def _some_columns(columns: str, kept: tuple[int, ...]) -> str:
+    names = columns.split(", ")
+    return ", ".join([names[at] for at in kept])
 
 
 def expecting(statements: Sequence[Statement], expected: int) -> list[Statement] | None:

@@ -18,7 +18,7 @@ from broker.storage.engine.dialects.base import Dialect
 from broker.storage.engine.dialects.quick_connection import QuickConnection
 from broker.storage.engine.dialects.server_settings import unsafe_settings
 from broker.storage.engine.failures import Failure
-from broker.storage.engine.literals import render, render_row
+from broker.storage.engine.literals import render, render_rows
 from broker.storage.engine.statements import MAX_GIVEN, Answer, Statement, Unexpected, chunks, marks
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Server(Dialect):
 
     def insertion(self, head: str, rows: Sequence[Row], tail: str) -> list[Statement]:
         """Statements of many rows, their values written into them."""
-        return [Statement(f"{head}{values}{tail}", None) for values in _joined(map(render_row, rows), ",")]
+        return [Statement(f"{head}{values}{tail}", None) for values in _joined(render_rows(rows), ",")]
 
     def offset_after(self, answer: Answer) -> int:
         """The value stored in LAST_INSERT_ID."""
