@@ -1,9 +1,8 @@
 """Who may do what: principals, resources, actions, and the rule that decides.
 
-The most closely fitting rule decides: one that names the resource before one with a prefix of its name, a longer prefix
-before a shorter one, and all before `*`. Among equally close ones a denial decides. Without a fitting rule the answer is
-no. These are the semantics of RocketMQ's ACL 2.0
-(https://rocketmq.apache.org/docs/domainModel/, access control).
+The most closely fitting rule decides: one that names the resource before one with a prefix of its name, a longer
+prefix before a shorter one, and all before `*`. Among equally close ones a denial decides. Without a fitting rule the
+answer is no. These are the semantics of RocketMQ's ACL 2.0 (https://rocketmq.apache.org/docs/domainModel/).
 """
 
 from __future__ import annotations
