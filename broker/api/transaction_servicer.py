@@ -128,7 +128,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             self._sessions.admit(session, group_id)
             async for response in writer.run(
                 _send_checks(session, writer),
-                self._take_answers(request_iterator, session, writer),
+                self._take_answers(request_iterator, session, frozenset({group_id}), writer),
                 heartbeat=heartbeat,
             ):
                 yield response
@@ -149,6 +149,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self,
         requests: AsyncIterator[transaction_pb2.CheckTransactionsRequest],
         session: CheckSession,
+        groups: frozenset[int],
         writer: StreamWriter[_CheckResponse],
     ) -> None:
         room = asyncio.Semaphore(ANSWERS_AT_ONCE)
@@ -168,6 +169,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                         said.verdict,
                         said.reason[:MAX_REASON],
                         session,
+                        groups,
                         writer,
                     )
                     answers.create_task(taking).add_done_callback(lambda _: room.release())
@@ -185,13 +187,15 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         verdict: int,
         reason: str,
         session: CheckSession,
+        groups: frozenset[int],
         writer: StreamWriter[_CheckResponse],
     ) -> None:
         outcome: PlacedOutcome | BrokerError
         try:
             transaction_id = parse_id(text_of_id)
             session.answered(transaction_id)
-            given = CheckAnswer(session.client_id, CheckVerdict(verdict or CheckVerdict.UNKNOWN), check_reason(reason))
+            said = CheckVerdict(verdict or CheckVerdict.UNKNOWN)
+            given = CheckAnswer(session.client_id, said, check_reason(reason), groups)
             taken = await self._answers.take(transaction_id, given, check_number)
             if taken is None:
                 return

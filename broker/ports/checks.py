@@ -28,11 +28,19 @@ class ClaimedCheck:
 
 @dataclass(slots=True)
 class CheckAnswer:
-    """What a producer answers to a check."""
+    """What a producer answers to a check.
+
+    Attributes:
+        client_id: the producer's name.
+        verdict: what it answers.
+        reason: recorded in the history.
+        groups: the producer groups whose transactions it may answer for; None: all.
+    """
 
     client_id: str
     verdict: CheckVerdict
     reason: str = ""
+    groups: frozenset[int] | None = None
 
 
 class CheckStore(Protocol):

@@ -47,13 +47,24 @@ class PrepareWork:
 
 @dataclass(slots=True)
 class VerdictWork:
-    """A verdict on one transaction."""
+    """A verdict on one transaction.
+
+    Attributes:
+        transaction_id: identity of the transaction.
+        commit: False rolls back.
+        source: who decides.
+        reason: recorded with the verdict.
+        operator: the operator's name; empty if it is nobody's.
+        groups: the producer groups that whoever decides may decide for; for others it is as if there were no such
+            transaction. None: all.
+    """
 
     transaction_id: bytes
     commit: bool
     source: VerdictSource
     reason: str = ""
     operator: str = ""
+    groups: frozenset[int] | None = None
 
 
 @dataclass(slots=True)

@@ -252,3 +252,29 @@ async def test_an_operator_decides_what_is_parked(client: Client) -> None:
     action = (await client.transaction(ids[2])).operator_actions[0]
     assert (action.action, action.operator, action.reason) == ("CHECK_AGAIN", "ada", "the till is back")
     assert not await client.undecided(group)
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ROLLBACK])
+async def test_only_producers_of_the_group_answer_its_checks(
+    client: Client, verdict: transaction_pb2.CheckVerdict.ValueType
+) -> None:
+    """An answer from a stream of another group has no effect, leaves no trace, and is told of no transaction."""
+    topic, group = await client.make_topic(), unique("bank")
+    evil = await client.answering(unique("evil"), "evil-1")
+    checks = await client.answering(group, "bank-1")
+    (one,) = await client.prepare(group, topic, ["order"])
+    check = await checks.next()
+    await evil.answer(check, UNKNOWN, "mine")
+    guessed = transaction_pb2.TransactionCheck(transaction_id=new_id(), check_number=1)
+    refused, unknown = await evil.answer(check, verdict, "mine"), await evil.answer(guessed, verdict, "mine")
+    assert refused is not None
+    assert unknown is not None
+    assert refused.error == unknown.error
+    assert (refused.error.code, refused.state) == (NOT_FOUND, unknown.state)
+    answered = await checks.answer(check, COMMIT, "ours")
+    assert answered is not None
+    assert (answered.state, answered.HasField("error")) == (COMMITTED, False)
+    assert await client.bodies(topic) == ["order"]
+    found = await client.transaction(one)
+    assert [(entry.client_id, entry.verdict, entry.reason) for entry in found.checks][0] == ("bank-1", COMMIT, "ours")
+    assert "mine" not in str(found)

@@ -198,6 +198,25 @@ async def test_the_history_of_checks(world: World, store: Store, topic: Topic) -
     assert (await seen(store, transaction_id)).summary.check_count == 2
 
 
+async def test_an_answer_of_another_group_is_not_recorded(world: World, store: Store, topic: Topic) -> None:
+    transaction_id = await prepared(store, topic)
+    world.clock.pass_time(POLICY.interval)
+    await claimed(store)
+    own = frozenset({await store.producer_group_id("shop")})
+    foreign = frozenset({await store.producer_group_id("evil")})
+    for answer in (CheckVerdict.UNKNOWN, CheckVerdict.COMMIT):
+        await store.record_answer(transaction_id, 1, CheckAnswer("e1", answer, "mine", foreign))
+    (entry,) = (await seen(store, transaction_id)).checks
+    assert (entry.verdict, entry.reason, entry.client_id) == (None, None, "")
+    # Also after the verdict.
+    await decided(store, commit(transaction_id))
+    await store.record_answer(transaction_id, 1, CheckAnswer("e1", CheckVerdict.COMMIT, "mine", foreign))
+    assert (await seen(store, transaction_id)).checks[0].verdict is None
+    await store.record_answer(transaction_id, 1, CheckAnswer("p1", CheckVerdict.COMMIT, "late", own))
+    (entry,) = (await seen(store, transaction_id)).checks
+    assert (entry.verdict, entry.reason, entry.client_id) == (CheckVerdict.COMMIT, "late", "p1")
+
+
 async def test_an_answer_may_be_noted_before_who_was_asked(world: World, store: Store, topic: Topic) -> None:
     transaction_id = await prepared(store, topic)
     world.clock.pass_time(POLICY.interval)

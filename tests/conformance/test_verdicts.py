@@ -25,6 +25,7 @@ from conformance.world import (
     ok,
     prepared,
     rollback,
+    sending,
     vanished,
 )
 
@@ -221,3 +222,46 @@ async def test_halves_left_behind_by_a_verdict_are_swept(world: World, store: St
     assert await store.sweep_decided_halves() == 2
     assert await store.sweep_decided_halves() == 0
     assert world.count("half_message") == 1
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["prepared here", "prepared elsewhere"])
+@pytest.mark.parametrize("verdict", [commit, rollback])
+async def test_a_verdict_counts_for_the_producers_groups_only(
+    world: World, store: Store, topic: Topic, verdict: Verdict, knows: bool
+) -> None:
+    """Whoever may not decide for a group is told nothing of its transactions, neither before nor after the verdict."""
+    transaction_id = await prepared(store, topic, bodies=["a", "b"])
+    deciding = store if knows else world.broker("b")
+    own, foreign = [await store.producer_group_id(name) for name in ("shop", "evil")]
+    missing = of(NotFound, (await store.decide([commit(new_id())]))[0])
+    for groups in (frozenset({foreign}), frozenset[int]()):
+        for attempt in (commit, rollback):
+            refused = of(NotFound, (await deciding.decide([attempt(transaction_id, groups=groups)]))[0])
+            assert str(refused) == str(missing)
+    groups = frozenset({own, 10_000})
+    done = await decided(deciding, verdict(transaction_id, groups=groups))
+    assert done.state is (COMMITTED if verdict is commit else ROLLED_BACK)
+    assert len(await everywhere(store, topic)) == (2 if verdict is commit else 0)
+    again = await decided(deciding, verdict(transaction_id, groups=groups))
+    assert again.state is done.state
+    refused = of(NotFound, (await deciding.decide([verdict(transaction_id, groups=frozenset({10_000}))]))[0])
+    assert str(refused) == str(missing)
+
+
+async def test_verdicts_of_several_groups_in_one_batch(store: Store, topic: Topic) -> None:
+    ids = [await prepared(store, topic) for _ in range(3)]
+    own = frozenset({await store.producer_group_id("shop")})
+    foreign = frozenset({await store.producer_group_id("evil")})
+    outcomes = await store.decide(
+        [commit(ids[0], groups=foreign), commit(ids[1], groups=own), commit(ids[0], groups=own), rollback(ids[2])]
+    )
+    of(NotFound, outcomes[0])
+    ok(outcomes[1:])
+    assert len(await everywhere(store, topic)) == 2
+
+
+async def test_what_was_sent_is_of_no_group(store: Store, topic: Topic) -> None:
+    sent = sending(topic)
+    ok(await store.send([sent]))
+    own = frozenset({await store.producer_group_id("shop")})
+    of(NotFound, (await store.decide([commit(sent.message_id, groups=own)]))[0])

@@ -74,11 +74,11 @@ def half(topic: Topic, body: str = "hello", queue_no: int | None = None, **rest:
     return Half(topic.topic_id, queue_no, text(body, topic.name, **rest))
 
 
-def commit(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUCER, **rest: str) -> VerdictWork:
+def commit(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUCER, **rest: Any) -> VerdictWork:
     return VerdictWork(transaction_id, True, source, **rest)
 
 
-def rollback(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUCER, **rest: str) -> VerdictWork:
+def rollback(transaction_id: bytes, source: VerdictSource = VerdictSource.PRODUCER, **rest: Any) -> VerdictWork:
     return VerdictWork(transaction_id, False, source, **rest)
 
 

@@ -66,5 +66,5 @@ class CheckAnswers:
         if answer.verdict is CheckVerdict.UNKNOWN:
             return None
         commit = answer.verdict is CheckVerdict.COMMIT
-        work = VerdictWork(transaction_id, commit, VerdictSource.CHECK, answer.reason)
+        work = VerdictWork(transaction_id, commit, VerdictSource.CHECK, answer.reason, groups=answer.groups)
         return (await self._decisions.decide([work]))[0]

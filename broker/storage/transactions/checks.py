@@ -184,13 +184,22 @@ def return_check(session: Session, check: ClaimedCheck, now: int, broker_id: str
 def record_answer(session: Session, transaction_id: bytes, check_number: int, answer: CheckAnswer, now: int) -> None:
     """Records a producer's answer; the first one of a check is kept.
 
-    It may arrive before the check's producer is recorded, and then records that, too.
+    It may arrive before the check's producer is recorded, and then records that, too. One of a producer that is not of
+    the transaction's group is not recorded.
     """
+    of_group, values = "", []
+    if answer.groups is not None:
+        foreign = f"transaction_id = ? AND producer_group_id NOT IN ({marks(answer.groups)})"
+        of_group = (
+            f" AND NOT EXISTS (SELECT 1 FROM half_message WHERE {foreign} AND position = 0)"
+            f" AND NOT EXISTS (SELECT 1 FROM op_record WHERE {foreign})"
+        )
+        values = 2 * [transaction_id, *sorted(answer.groups)]
     session.run(
         "UPDATE transaction_check SET answered_at = ?, verdict = ?, reason = ?,"
         " client_id = CASE client_id WHEN '' THEN ? ELSE client_id END"
-        " WHERE transaction_id = ? AND check_number = ? AND answered_at IS NULL",
-        (now, int(answer.verdict), answer.reason or None, answer.client_id, transaction_id, check_number),
+        f" WHERE transaction_id = ? AND check_number = ? AND answered_at IS NULL{of_group}",
+        (now, int(answer.verdict), answer.reason or None, answer.client_id, transaction_id, check_number, *values),
     )
 
 

@@ -238,13 +238,14 @@ def _decide(
 
     With `otherwise`, that may be left to the COMMIT, and it is run then.
     """
-    recorded = _recorded(session, looked_up) if looked_up else {}
+    recorded, groups = _recorded(session, looked_up) if looked_up else ({}, {})
     homeless = _without_topic(session, work, pending, directory)
     waiting = _without_queue(session, work, pending, now, directory, rotation, free) if free else {}
     decided: dict[bytes, VerdictWork] = {}
     outcomes: list[TransactionOutcome | BrokerError] = []
     for item in work:
-        outcome = _judge(item, pending.get(item.transaction_id), recorded.get(item.transaction_id))
+        own = item.transaction_id
+        outcome = _judge(item, pending.get(own), recorded.get(own), groups.get(own))
         if isinstance(outcome, TransactionOutcome) and item.transaction_id not in recorded:
             if item.commit and item.transaction_id in homeless:
                 outcome = NotFound(
@@ -300,26 +301,30 @@ def _by_transaction(found: Sequence[Sequence[Any]]) -> dict[bytes, _Open]:
     return pending
 
 
-def _recorded(session: Session, ids: Sequence[bytes]) -> dict[bytes, TransactionOutcome]:
-    return {
-        row[0]: TransactionOutcome(row[0], TransactionState(row[1]), rows.decode_released(row[2]))
-        for row in session.fetch_in("SELECT transaction_id, state, released FROM op_record WHERE transaction_id", ids)
-    }
+def _recorded(
+    session: Session, ids: Sequence[bytes]
+) -> tuple[dict[bytes, TransactionOutcome], dict[bytes, int | None]]:
+    """What is recorded, and the producer groups; sends have none."""
+    outcomes, groups = {}, {}
+    select = "SELECT transaction_id, state, released, producer_group_id FROM op_record WHERE transaction_id"
+    for own, state, released, group_id in session.fetch_in(select, ids):
+        outcomes[own] = TransactionOutcome(own, TransactionState(state), rows.decode_released(released))
+        groups[own] = group_id
+    return outcomes, groups
 
 
 def _judge(
-    item: VerdictWork, pending: _Open | None, recorded: TransactionOutcome | None
+    item: VerdictWork, pending: _Open | None, recorded: TransactionOutcome | None, group_id: int | None = None
 ) -> TransactionOutcome | BrokerError:
+    group_id = pending.group_id if pending is not None else group_id
+    if item.groups is not None and group_id not in item.groups:
+        return _not_found()
     if recorded is not None:
         state = recorded.state
     elif pending is not None:
         state = TransactionState.PARKED if pending.parked else TransactionState.PREPARED
     else:
-        return NotFound(
-            "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
-            reason="TRANSACTION_NOT_FOUND",
-            field="transaction_id",
-        )
+        return _not_found()
     if pending is not None and pending.of_sink and item.source is not VerdictSource.SINK:
         return Refused(
             "This transaction is part of an epoch of a sink, which is decided as a whole: commit or abort the epoch.",
@@ -331,6 +336,14 @@ def _judge(
     except VerdictConflict as conflict:
         return conflict
     return recorded or TransactionOutcome(item.transaction_id, following)
+
+
+def _not_found() -> NotFound:
+    return NotFound(
+        "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
+        reason="TRANSACTION_NOT_FOUND",
+        field="transaction_id",
+    )
 
 
 def _apply(
