@@ -276,5 +276,5 @@ async def test_only_producers_of_the_group_answer_its_checks(
     assert (answered.state, answered.HasField("error")) == (COMMITTED, False)
     assert await client.bodies(topic) == ["order"]
     found = await client.transaction(one)
-    assert [(entry.client_id, entry.verdict, entry.reason) for entry in found.checks][0] == ("bank-1", COMMIT, "ours")
+    assert (found.checks[0].client_id, found.checks[0].verdict, found.checks[0].reason) == ("bank-1", COMMIT, "ours")
     assert "mine" not in str(found)
