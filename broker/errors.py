@@ -140,6 +140,25 @@ class StorageRejected(BrokerError):
         super().__init__(message, reason="STORAGE_REJECTED")
 
 
+class Unauthenticated(BrokerError):
+    """Who calls is not known. The text is always the same: what was wrong is nothing for whoever it was."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+        super().__init__(
+            "Show a token, a certificate or a signature that is accepted here; tokens go over TLS only.",
+            reason="UNAUTHENTICATED",
+        )
+
+
+class Denied(BrokerError):
+    """Who calls may not do this. The text is the same whether what it is about exists or not."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+        super().__init__("No rule allows this to you.", reason="PERMISSION_DENIED")
+
+
 class ConfigurationError(BrokerError):
     """The broker cannot start with these settings."""
 

@@ -29,6 +29,8 @@ CODES: tuple[tuple[type[errors.BrokerError], grpc.StatusCode], ...] = (
     (errors.StorageUnavailable, grpc.StatusCode.UNAVAILABLE),
     (errors.StorageRejected, grpc.StatusCode.INTERNAL),
     (errors.ConfigurationError, grpc.StatusCode.INTERNAL),
+    (errors.Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
+    (errors.Denied, grpc.StatusCode.PERMISSION_DENIED),
 )
 
 

@@ -1,0 +1,74 @@
+"""Files that are read again when they were replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from broker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger("halfmq.access")
+
+Content = TypeVar("Content")
+
+PAUSE = 0.5
+"""Seconds between two looks at a file."""
+
+
+class WatchedFile(Generic[Content]):
+    """The content of a file. While it cannot be read, as when it is being replaced, what was read before counts."""
+
+    def __init__(self, file: str, read: Callable[[bytes], Content], *, field: str) -> None:
+        """Reads it.
+
+        Args:
+            file: its name.
+            read: what it holds; raises ConfigurationError, whose text shows no secrets.
+            field: the setting that names it.
+
+        Raises:
+            ConfigurationError: it cannot be read.
+        """
+        self._file, self._read, self._field = Path(file), read, field
+        self._state = self._look()
+        self._content = self._load()
+        self._looked_at = time.monotonic()
+
+    def content(self) -> Content:
+        """What it holds now, or did half a second ago."""
+        now = time.monotonic()
+        if now - self._looked_at < PAUSE:
+            return self._content
+        self._looked_at = now
+        state = self._look()
+        if state is None or state == self._state:
+            return self._content
+        self._state = state
+        try:
+            self._content = self._load()
+        except ConfigurationError as error:
+            logger.warning("%s: what it held before stays in use: %s", self._field, error.message)
+        else:
+            logger.info("%s: the file %r is read again", self._field, str(self._file))
+        return self._content
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _load(self) -> Content:
+        try:
+            raw = self._file.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(
+                f"The file {str(self._file)!r} cannot be read: {error.strerror}.", field=self._field
+            ) from None
+        return self._read(raw)

@@ -1,0 +1,81 @@
+"""Bearer tokens from a file of their hashes.
+
+    [alice]
+    sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
+    roles = ["shop"]
+    tenant = "acme"
+
+A token is a random text of 256 bits: whoever reads its hash does not learn it, and a slow hash would only slow down the
+broker. A principal with two hashes is one whose token is being changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import tomllib
+
+from broker.domain.access import Principal
+from broker.errors import ConfigurationError
+
+FIELD = "access_tokens"
+PREFIX = "halfmq_"
+"""Of every token, so that scanners for leaked secrets find them."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_KEYS = {"sha256", "roles", "tenant"}
+
+
+def new_token() -> str:
+    """A token."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_of(token: str) -> str:
+    """What the file holds instead of it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def read_tokens(raw: bytes) -> dict[str, Principal]:
+    """Principals by the hashes of their tokens.
+
+    Raises:
+        ConfigurationError: names the table that is wrong; hashes are not shown.
+    """
+    try:
+        tables = tomllib.loads(raw.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = error if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
+        raise ConfigurationError(f"The file of tokens is not TOML: {why}.", field=FIELD) from None
+    found: dict[str, Principal] = {}
+    for name, table in tables.items():
+        if not _NAME.fullmatch(name):
+            raise _wrong(name, "a name has up to 100 letters, digits and . _ @ -, a letter or digit first")
+        if not isinstance(table, dict) or not table.keys() <= _KEYS:
+            raise _wrong(name, f"a table has {', '.join(sorted(_KEYS))}")
+        hashes = _list_of(table.get("sha256"), _HASH)
+        roles = _list_of(table["roles"], _NAME) if table.get("roles") else []
+        tenant = table.get("tenant", "")
+        if not hashes:
+            raise _wrong(name, "sha256 is a list of hashes, each of 64 hexadecimal digits, of `halfmq access token`")
+        if roles is None:
+            raise _wrong(name, "roles is a list of names")
+        if not isinstance(tenant, str) or (tenant and not _NAME.fullmatch(tenant)):
+            raise _wrong(name, "tenant is a name")
+        for each in hashes:
+            if each in found:
+                raise _wrong(name, f"{found[each].name} has the same token")
+            found[each] = Principal(name, frozenset(roles), tenant)
+    return found
+
+
+def _list_of(value: object, form: re.Pattern[str]) -> list[str] | None:
+    """A list of texts of this form; None if it is none."""
+    if isinstance(value, list) and all(isinstance(each, str) and form.fullmatch(each) for each in value):
+        return value
+    return None
+
+
+def _wrong(name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"[{name[:100]}] in the file of tokens: {why}.", field=FIELD)
