@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.columns import Column
 from broker.domain.message import Candidate
+from broker.errors import StoredBodyBroken
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import columns, rows
 
@@ -34,9 +35,7 @@ def range_of(queue_id: int, first: int, count: int, largest: int | None = None) 
 
     Bodies of more than `largest` bytes are omitted.
     """
-    selected = rows.READ_COLUMNS
-    if largest is not None:
-        selected = selected.replace("body", f"CASE WHEN size <= {largest} THEN body END")
+    selected = rows.READ_COLUMNS if largest is None else rows.read_columns(f"size <= {largest}")
     return Statement(f"SELECT {selected} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
 
 
@@ -81,8 +80,22 @@ def chosen_at(queue_id: int, offsets: Sequence[int], selected: str) -> Statement
 
 
 def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
-    """The messages in the rows of `range_of` and `messages_at`."""
+    """The messages in the rows of `range_of` and `messages_at`, those included whose body is broken."""
     return [rows.log_message(topic, queue_no, row) for row in found]
+
+
+def whole_ones(messages: list[LogMessage]) -> list[LogMessage]:
+    """The messages before the first one whose body is broken.
+
+    Raises:
+        StoredBodyBroken: the first one's is.
+    """
+    for index, message in enumerate(messages):
+        if message.broken:
+            if not index:
+                raise StoredBodyBroken(message.broken)
+            return messages[:index]
+    return messages
 
 
 def plain_messages(
