@@ -146,8 +146,7 @@ class StoredBodyBroken(StorageRejected):
 
     def __init__(self, message: str) -> None:
         """Takes a text that names the message."""
-        super().__init__(message)
-        self.reason = "STORED_BODY_BROKEN"
+        BrokerError.__init__(self, message, reason="STORED_BODY_BROKEN")
 
 
 class ConfigurationError(BrokerError):
