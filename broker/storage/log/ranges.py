@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.columns import Column
 from broker.domain.message import Candidate
 from broker.errors import StoredBodyBroken
+from broker.storage.engine.greenlets import pause
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import columns, rows
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from broker.domain.message import LogMessage
 
+UNPACKED_AT_ONCE = 256 * 1024
+"""Bytes of bodies that are unpacked before others on the event loop have a turn."""
 SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
 """Condition for a queue's messages between two offsets. Range of the primary key."""
 _SIZE_OF_HEADERS = "COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
@@ -79,9 +82,18 @@ def chosen_at(queue_id: int, offsets: Sequence[int], selected: str) -> Statement
     )
 
 
-def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
+def log_messages(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> list[LogMessage]:
     """The messages in the rows of `range_of` and `messages_at`, those included whose body is broken."""
-    return [rows.log_message(topic, queue_no, row) for row in found]
+    if sum([row[-2] or 0 for row in found]) <= UNPACKED_AT_ONCE:
+        return [rows.log_message(topic, queue_no, row) for row in found]
+    messages, unpacked = [], 0
+    for row in found:
+        messages.append(rows.log_message(topic, queue_no, row))
+        unpacked += row[-2] or 0
+        if unpacked >= UNPACKED_AT_ONCE:
+            pause(0)
+            unpacked = 0
+    return messages
 
 
 def whole_ones(messages: list[LogMessage]) -> list[LogMessage]:
@@ -99,7 +111,7 @@ def whole_ones(messages: list[LogMessage]) -> list[LogMessage]:
 
 
 def plain_messages(
-    topic: str, queue_no: int, found: Iterable[Sequence[Any]], max_bytes: int
+    topic: str, queue_no: int, found: Sequence[Sequence[Any]], max_bytes: int
 ) -> list[LogMessage] | None:
     """The messages in the rows of `range_of`; None if one has a message group, or they are too large together."""
     messages = log_messages(topic, queue_no, found)
