@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.domain.topic import Compression, TopicSettings
 from broker.errors import ConfigurationError
+from broker.storage.catalog.topics import create_topic
 from broker.storage.engine.connection import parse_url
 from broker.storage.engine.durability import open_database
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.storage.engine.connection import Database
+    from halfmq_cli.bench.options import CompressionName
 
 # Seconds to wait at most for pages to be written.
 SETTLING = 60
@@ -75,6 +78,25 @@ def with_tables(url: str) -> Iterator[Database]:
         yield database
     finally:
         database.close()
+
+
+def make_topic(database: Database, name: str, queues: int, compression: CompressionName) -> None:
+    """Creates a topic, before a broker does."""
+    settings = TopicSettings(queues, compression=Compression[compression.name])
+    session = database.session()
+    session.begin()
+    create_topic(session, name, settings, time.time_ns() // 1000)
+    session.commit()
+    database.release(session)
+
+
+def stored_bytes(database: Database) -> float:
+    """The average bytes of a body in the log."""
+    session = database.session()
+    (average,) = session.fetch("SELECT AVG(LENGTH(body)) FROM message")[0]
+    session.rollback()
+    database.release(session)
+    return round(float(average), 1)
 
 
 def settle(database: Database) -> None:

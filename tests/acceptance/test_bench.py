@@ -133,6 +133,21 @@ def test_spark(kind: Kind | None) -> None:
     assert figures["empty_batch_ms"] > figures["idle_trigger_ms"] > 0
 
 
+@places("mariadb")
+@pytest.mark.parametrize("name", ["send", "transactions", "consume"])
+def test_compression(kind: Kind | None, name: str) -> None:
+    """The same load is stored in two ways."""
+    duration = ["--messages", "3000"] if name == "consume" else ["--in-flight", "16", "--seconds", "1"]
+    stored = {}
+    for compression in ("none", "zstd"):
+        figures = bench(name, *on(kind), *duration, "--rounds", "1", "--compression", compression)
+        assert (figures["compression"], figures["size_bytes"]) == (compression, 1024)
+        assert figures["broker_cpu_us"] > 0
+        stored[compression] = figures["stored_bytes"]
+    assert stored["none"] == 1024
+    assert 2 < 1024 / stored["zstd"] < 3
+
+
 @places("mysql")
 @pytest.mark.parametrize(("consumers", "processes"), [(1, 1), (2, 2)])
 def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:

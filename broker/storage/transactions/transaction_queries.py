@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def transaction(session: Session, transaction_id: bytes, directory: Directory) -> TransactionDetail | None:
-    """All that is known of a transaction; None if it is unknown."""
+    """All that is known of a transaction; None if it is unknown.
+
+    Raises:
+        StoredBodyBroken: a body of a half message cannot be unpacked.
+    """
     detail = _pending(session, transaction_id, directory)
     op = session.fetch_one(
         "SELECT o.state, o.source, o.decided_at, o.reason, o.released, o.half_count, o.check_count, o.prepared_at,"
@@ -73,7 +77,10 @@ def _pending(session: Session, transaction_id: bytes, directory: Directory) -> T
     _, check_state, check_count, born_at, due_at, parked_at, group = found[0][:7]
     state, since = _state(check_state), _still(parked_at, check_state)
     summary = TransactionSummary(transaction_id, state, group, len(found), check_count, born_at, due_at, since)
-    halves = [rows.half_from_row(topics[row[0]].name if row[0] in topics else "(deleted)", row[7:]) for row in found]
+    halves = [
+        rows.half_from_row(topics[row[0]].name if row[0] in topics else "(deleted)", transaction_id, position, row[7:])
+        for position, row in enumerate(found)
+    ]
     return TransactionDetail(summary, halves, parked_at=parked_at)
 
 
