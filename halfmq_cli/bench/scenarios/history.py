@@ -248,7 +248,7 @@ class _Side:
             page = await self.bare.store.list_transactions(wanted)
             if len(page) != wanted.limit:
                 raise RuntimeError("a page is not full")
-            wanted.after = page[-1].prepared_at, page[-1].transaction_id
+            wanted.after = page[-1].transaction_id
         return time.perf_counter() - start
 
     async def _check(self) -> float:
