@@ -133,8 +133,9 @@ def _further(wanted: TransactionFilter) -> tuple[str, list[Any]]:
     """Conditions on a half message `h` at position 0 that no index has, and their values."""
     conditions, values = "h.position = 0", list[Any]()
     if wanted.topic_id is not None:
+        # EXISTS would become a join, for which MariaDB reads all half messages of the topic first.
         conditions += (
-            " AND EXISTS (SELECT 1 FROM half_message t WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?)"
+            " AND (SELECT COUNT(*) FROM half_message t WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?) > 0"
         )
         values.append(wanted.topic_id)
     if wanted.prepared_before is not None:
@@ -156,12 +157,10 @@ def _some_ids(session: Session, wanted: TransactionFilter, states: Sequence[int]
 def _ids_of_groups(session: Session, wanted: TransactionFilter, states: Sequence[int]) -> list[bytes]:
     index = session.dialect.by_index("half_due")
     if wanted.producer_group is None:
-        # One entry of half_due a group.
-        groups = session.fetch(
-            f"SELECT DISTINCT producer_group_id FROM half_message{index} WHERE check_state IN ({marks(states)})", states
-        )
+        groups = _with_parked(session)
     else:
-        groups = session.fetch("SELECT producer_group_id FROM producer_group WHERE name = ?", (wanted.producer_group,))
+        named = "SELECT producer_group_id FROM producer_group WHERE name = ?"
+        groups = [row[0] for row in session.fetch(named, (wanted.producer_group,))]
     conditions, values = _further(wanted)
     found = session.execute_all(
         [
@@ -172,8 +171,18 @@ def _ids_of_groups(session: Session, wanted: TransactionFilter, states: Sequence
                 f" AND h.transaction_id > ? AND {conditions} ORDER BY h.transaction_id LIMIT ?",
                 (state, group_id, wanted.after, *values, wanted.limit),
             )
-            for (group_id,) in groups
+            for group_id in groups
             for state in states
         ]
     )
     return sorted(row[0] for row in rows_of(found))[: wanted.limit]
+
+
+def _with_parked(session: Session) -> list[int]:
+    """Producer groups with parked transactions. One entry of half_due a group: DISTINCT may read all of them."""
+    known = session.fetch("SELECT producer_group_id FROM producer_group")
+    found = session.fetch_each(
+        "SELECT ?, EXISTS (SELECT 1 FROM half_message WHERE check_state = ? AND producer_group_id = ?)",
+        [(group_id, PARKED, group_id) for (group_id,) in known],
+    )
+    return [group_id for group_id, exists in found if exists]
