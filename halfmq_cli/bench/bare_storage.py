@@ -83,10 +83,11 @@ class BareStorage:
         group = await self.store.create_group(name, GroupSettings(), TopicSettings(1, FOR_EVER))
         return await self.store.join(JoinWork(group, [self.topic], "bench", {}))
 
-    def message(self, deliver_at: int | None = None) -> Message:
-        """A new message."""
-        keys = tuple(f"order-{next(self._numbers):010}" for _ in range(self._keys))
-        return Message(TOPIC, self._body, keys=keys, deliver_at=deliver_at)
+    def message(self, deliver_at: int | None = None, keys: int | None = None) -> Message:
+        """A new message; with so many keys, if not as all."""
+        count = self._keys if keys is None else keys
+        new = tuple(f"order-{next(self._numbers):010}" for _ in range(count))
+        return Message(TOPIC, self._body, keys=new, deliver_at=deliver_at)
 
     async def prepare(self, count: int) -> list[bytes]:
         """Stores transactions of one half message, all at once; returns their ids."""
@@ -105,9 +106,9 @@ class BareStorage:
         """Prepares and commits transactions: all halves at once, then all verdicts."""
         await self.decide(await self.prepare(count))
 
-    async def send(self, count: int, deliver_at: int | None = None) -> list[SendWork]:
+    async def send(self, count: int, deliver_at: int | None = None, keys: int | None = None) -> list[SendWork]:
         """Sends ordinary messages, all at once; returns what was sent."""
-        work = [SendWork(new_id(), self.topic.topic_id, None, self.message(deliver_at)) for _ in range(count)]
+        work = [SendWork(new_id(), self.topic.topic_id, None, self.message(deliver_at, keys)) for _ in range(count)]
         succeeded(await self.store.send(work))
         return work
 

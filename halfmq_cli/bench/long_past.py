@@ -49,8 +49,8 @@ _HALF = (
     " check_due_at, check_count, parked_at) SELECT "
 )
 _EVENT = (
-    "INSERT INTO delivery_event (queue_id, first_offset, message_count, group_id, kind, attempt, client_id, happened_at)"
-    " SELECT "
+    "INSERT INTO delivery_event (queue_id, first_offset, message_count, group_id, kind, attempt, client_id,"
+    " happened_at) SELECT "
 )
 
 
@@ -160,9 +160,7 @@ class Past:
             f" {stored_at}, {released} FROM {_NUMBERS} WHERE n < {count} ORDER BY n"
         )
 
-    def _add_events(
-        self, session: Session, queue_ids: tuple[int, ...], group_id: int, first: int, count: int
-    ) -> None:
+    def _add_events(self, session: Session, queue_ids: tuple[int, ...], group_id: int, first: int, count: int) -> None:
         for place, queue_id in enumerate(queue_ids):
             for kind in (TimelineKind.DELIVERED, TimelineKind.ACKED):
                 session.run(

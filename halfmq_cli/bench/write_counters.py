@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from broker.errors import ConfigurationError
 from broker.storage.engine.connection import Database
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Counts: TypeAlias = "dict[str, int | None]"
 """By figure; None where the server does not count that."""
@@ -41,7 +38,9 @@ _BY_TABLE = (
     "SELECT OBJECT_NAME, COUNT_INSERT, COUNT_UPDATE, COUNT_DELETE"
     " FROM performance_schema.table_io_waits_summary_by_table WHERE OBJECT_SCHEMA = DATABASE()"
 )
-_TABLES = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE'"
+_TABLES = (
+    "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE'"
+)
 _INDEXES = (
     "SELECT table_name, index_name, stat_name, stat_value FROM mysql.innodb_index_stats"
     " WHERE database_name = DATABASE() AND stat_name IN ('size', 'n_leaf_pages')"
@@ -115,7 +114,9 @@ class WriteCounters:
                 field="database",
             )
         self._session = self._database.session(reading=True)
-        settings = dict(self._session.fetch("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'performance_schema')"))
+        settings = dict(
+            self._session.fetch("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'performance_schema')")
+        )
         self._has_binlog = settings.get("log_bin") == "ON"
         self._has_schema = settings.get("performance_schema") == "ON"
         self._tables = [str(name) for (name,) in self._session.fetch(_TABLES)]
@@ -128,8 +129,14 @@ class WriteCounters:
     def settings(self) -> dict[str, str]:
         """Settings of the server that decide what is written."""
         names = (
-            "innodb_buffer_pool_size", "innodb_flush_log_at_trx_commit", "innodb_doublewrite", "innodb_page_size",
-            "log_bin", "binlog_format", "binlog_row_image", "sync_binlog",
+            "innodb_buffer_pool_size",
+            "innodb_flush_log_at_trx_commit",
+            "innodb_doublewrite",
+            "innodb_page_size",
+            "log_bin",
+            "binlog_format",
+            "binlog_row_image",
+            "sync_binlog",
         )
         listed = ", ".join(f"'{name}'" for name in names)
         return dict(self._session.fetch(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})"))
@@ -178,12 +185,20 @@ class WriteCounters:
             None if rows is None else {str(table): (int(i), int(u), int(d)) for table, i, u, d in rows},
         )
 
-    def index_bytes(self) -> dict[str, dict[str, int]]:
-        """By `table.index`: bytes of the leaf pages, and of all pages that the index has, empty ones too."""
+    def index_bytes(self) -> dict[str, dict[str, int | None]]:
+        """By `table.index`: bytes of the leaf pages, and of all pages that the index has, empty ones too.
+
+        MariaDB 10.11 does not know the leaf pages of some indexes, and says that there is one: None.
+        """
         self._session.fetch(f"ANALYZE TABLE {', '.join(self._tables)}")
         page = int(self._session.fetch("SELECT @@GLOBAL.innodb_page_size")[0][0])
-        sizes: dict[str, dict[str, int]] = {}
-        figures: Mapping[str, str] = {"n_leaf_pages": "leaf_bytes", "size": "reserved_bytes"}
-        for table, index, statistic, pages in self._session.fetch(_INDEXES):
-            sizes.setdefault(f"{table}.{index}", {})[figures[str(statistic)]] = int(pages) * page
-        return dict(sorted(sizes.items()))
+        pages: dict[str, dict[str, int]] = {}
+        for table, index, statistic, count in self._session.fetch(_INDEXES):
+            pages.setdefault(f"{table}.{index}", {})[str(statistic)] = int(count)
+        return {
+            name: {
+                "leaf_bytes": None if found["n_leaf_pages"] == 1 < found["size"] else found["n_leaf_pages"] * page,
+                "reserved_bytes": found["size"] * page,
+            }
+            for name, found in sorted(pages.items())
+        }

@@ -134,9 +134,8 @@ def _further(wanted: TransactionFilter) -> tuple[str, list[Any]]:
     conditions, values = "h.position = 0", list[Any]()
     if wanted.topic_id is not None:
         # EXISTS would become a join, for which MariaDB reads all half messages of the topic first.
-        conditions += (
-            " AND (SELECT COUNT(*) FROM half_message t WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?) > 0"
-        )
+        conditions += " AND (SELECT COUNT(*) FROM half_message t"
+        conditions += " WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?) > 0"
         values.append(wanted.topic_id)
     if wanted.prepared_before is not None:
         conditions += " AND h.born_at <= ?"

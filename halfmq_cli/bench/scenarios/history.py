@@ -39,7 +39,7 @@ TOGETHER, BATCHES, ALONE = 256, 4, 64
 """Of a turn: items of a batch, batches, and items that are alone."""
 CONSUMED = 8_192
 """Messages that a new group consumes in a turn, the newest ones."""
-LOOK_UPS, PAGES = 100, 5
+LOOK_UPS, PAGES = 200, 5
 PAGE, PARKED_PAGE = 100, 2
 """Transactions of a page; few are parked."""
 EXPIRED = 1_000
@@ -83,7 +83,10 @@ async def _run(urls: list[str], retained: int, pending: int, due: int, size: int
     # Each round deletes some of the past.
     least = SHORT_RETAINED_LEAST + (rounds + 1) * EXPIRED
     short, long = [_Side(url, size, due) for url in urls]
-    sides = {short: Past.of(min(least, retained), SHORT_PENDING, step), long: Past.of(max(least, retained), pending, step)}
+    sides = {
+        short: Past.of(min(least, retained), SHORT_PENDING, step),
+        long: Past.of(max(least, retained), pending, step),
+    }
     times: dict[_Side, dict[str, list[float]]] = {side: {} for side in sides}
     try:
         began = time.monotonic()
@@ -134,10 +137,10 @@ class _Side:
     """
 
     def __init__(self, url: str, size: int, due: int) -> None:
-        self.bare = BareStorage(url, size=size, queues=QUEUES, keys=1)
+        self.bare = BareStorage(url, size=size, queues=QUEUES)
         self._url = url
         self._due = due
-        self._random = random.Random(due)
+        self._random = random.Random(due)  # noqa: S311 - to choose messages
         self._sessions = CheckSessions()
         store = self.bare.store
         self._checker = TransactionChecker(store, self._sessions, self.bare.policy, store.clock)
@@ -147,7 +150,8 @@ class _Side:
         self.work: Mapping[str, Callable[[], Awaitable[float]]] = {
             f"transactions, {TOGETHER} at a time": self._transactions,
             "transactions, one at a time": self._lone_transactions,
-            f"sends, {TOGETHER} at a time": self._sends,
+            f"sends, {TOGETHER} at a time": lambda: self._send(0),
+            f"sends with a key, {TOGETHER} at a time": lambda: self._send(1),
             "consume": self._consume,
             "look-up by id": self._look_up_by_id,
             "look-up by key": self._look_up_by_key,
@@ -191,9 +195,9 @@ class _Side:
             await self.bare.transact(1)
         return time.perf_counter() - start
 
-    async def _sends(self) -> float:
+    async def _send(self, keys: int) -> float:
         start = time.perf_counter()
-        sent = [await self.bare.send(TOGETHER) for _ in range(BATCHES)]
+        sent = [await self.bare.send(TOGETHER, keys=keys) for _ in range(BATCHES)]
         taken = time.perf_counter() - start
         self._sent = sent[-1]
         return taken

@@ -6,7 +6,6 @@ import asyncio
 import json
 import statistics
 import sys
-import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,11 +25,17 @@ from halfmq_cli.serving import fail
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+_NUMBERS = {"rows_inserted", "rows_updated", "rows_deleted", "commits", "redo_syncs", "data_syncs"}
 TOGETHER = 256
 """Transactions, or messages, of a batch."""
 LEAD = 2.0
 """Seconds until delayed messages are due."""
-AMPLIFIED = {"redo_bytes": "redo", "redo_written_bytes": "redo_written", "binlog_bytes": "binlog", "page_bytes": "pages"}
+AMPLIFIED = {
+    "redo_bytes": "redo",
+    "redo_written_bytes": "redo_written",
+    "binlog_bytes": "binlog",
+    "page_bytes": "pages",
+}
 """Figures in bytes that are compared with the payload, and the names of the quotients."""
 
 
@@ -124,14 +129,23 @@ def writes(
 
 def _show(figures: Mapping[str, Any]) -> None:
     title = f"{figures['database']}, bodies of {figures['size_bytes']} bytes: for each operation"
-    print_table(title, "operation", figures["operations"])
+    counted, sized = {}, {}
+    for name, operation in figures["operations"].items():
+        counted[name] = {figure: value for figure, value in operation.items() if figure in _NUMBERS}
+        sized[name] = {figure: value for figure, value in operation.items() if figure not in _NUMBERS}
+    print_table(title, "operation", counted)
+    print_table(title, "operation", sized)
     if figures["rows"] is None:
         sys.stdout.write("Rows by table are not counted: performance_schema is off.\n")
     else:
         print_table(
             "rows for each operation: inserted, updated, deleted",
             "operation: table",
-            {f"{name}: {table}": rows for name, by_table in figures["rows"].items() for table, rows in by_table.items()},
+            {
+                f"{name}: {table}": rows
+                for name, by_table in figures["rows"].items()
+                for table, rows in by_table.items()
+            },
         )
     if figures["not_counted"]:
         sys.stdout.write(f"This server does not count: {', '.join(figures['not_counted'])}.\n")
@@ -259,9 +273,8 @@ async def _indexes(url: str, size: int, keys: int, messages: int) -> dict[str, A
             await bare.close()
     count = batches * TOGETHER
     grown = {
-        index: {name: round(value / count, 2) for name, value in sizes.items()}
+        index: {name: None if value is None else round(value / count, 2) for name, value in sizes.items()}
         for index, sizes in full.items()
         if sizes != empty[index]
     }
-    total = {name: round(sum(each[name] for each in grown.values()), 2) for name in ("leaf_bytes", "reserved_bytes")}
-    return {"indexes": {**grown, "all": total}, "messages": count, "time": time.strftime("%Y-%m-%d")}
+    return {"indexes": grown, "messages": count}
