@@ -98,8 +98,10 @@ class Past:
             groups: ids of the consumer groups.
             producer_groups: ids of the producer groups of pending transactions.
         """
-        session = bare.database.session()
         topic_id, queue_ids = bare.topic.topic_id, bare.topic.queue_ids
+        # Before there is a session: it may not be idle for long.
+        hashes = sorted((key_hash(self.key_of(n)), n) for n in range(0, self.retained, KEYED))
+        session = bare.database.session()
         body = bare.message().body
         self._make_numbers(session)
         try:
@@ -109,7 +111,7 @@ class Past:
                 self._add_ops(session, queue_ids, first, count)
                 self._add_events(session, queue_ids, groups[0], first, count)
                 session.commit()
-            self._add_keys(session, topic_id, queue_ids)
+            self._add_keys(session, topic_id, queue_ids, hashes)
             for first, count in _chunks(self.pending):
                 session.begin()
                 self._add_halves(session, topic_id, producer_groups, first, count, body)
@@ -169,9 +171,10 @@ class Past:
                     f" AND place = {place} AND round % {DELIVERED_TOGETHER} = 0 ORDER BY n"
                 )
 
-    def _add_keys(self, session: Session, topic_id: int, queue_ids: tuple[int, ...]) -> None:
+    def _add_keys(
+        self, session: Session, topic_id: int, queue_ids: tuple[int, ...], hashes: list[tuple[int, int]]
+    ) -> None:
         """In the order of the primary key."""
-        hashes = sorted((key_hash(self.key_of(n)), n) for n in range(0, self.retained, KEYED))
         columns = "topic_id, key_hash, queue_id, log_offset"
         for start in range(0, len(hashes), CHUNK):
             new = [(topic_id, own, queue_ids[n % QUEUES], n // QUEUES) for own, n in hashes[start : start + CHUNK]]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NUMBERS = {"rows_inserted", "rows_updated", "rows_deleted", "commits", "redo_syncs", "data_syncs"}
 TOGETHER = 256
 """Transactions, or messages, of a batch."""
-LEAD = 2.0
+LEAD = 5.0
 """Seconds until delayed messages are due."""
 AMPLIFIED = {
     "redo_bytes": "redo",
@@ -183,8 +183,6 @@ async def _measure(url: str, size: int, keys: int, count: int, rounds: int) -> d
 
 
 def _operations(bare: BareStorage, floor: InsertFloor) -> dict[str, _Operation]:
-    due = 0
-
     async def alone(one: Callable[[], Awaitable[object]], count: int) -> None:
         for _ in range(count):
             await one()
@@ -202,20 +200,16 @@ def _operations(bare: BareStorage, floor: InsertFloor) -> dict[str, _Operation]:
     async def consume_all() -> None:
         await bare.consume(sum(state.lag for state in await bare.store.queue_states(bare.topic, bare.group)))
 
-    async def deliver_later(count: int) -> None:
-        nonlocal due
-        due = bare.store.clock.now() + int(LEAD * 1e6)
-        await alone(lambda: bare.send(1, due), count)
-
-    async def move(count: int) -> None:
-        await asyncio.sleep(max(0.0, (due - bare.store.clock.now()) / 1e6))
-        moved = 0
-        while moved < count:
-            moved += (await bare.store.move_due()).count
-
     async def delay(count: int) -> None:
-        await deliver_later(count)
-        await move(count)
+        due = bare.store.clock.now() + int(LEAD * 1e6)
+        await in_batches(lambda: bare.send(TOGETHER, due), count)
+        await asyncio.sleep(max(0.0, (due - bare.store.clock.now()) / 1e6))
+        moved, last = 0, -1
+        while last:
+            last = (await bare.store.move_due()).count
+            moved += last
+        if moved != count:
+            raise RuntimeError(f"{count - moved} of {count} messages were sent too late to be delayed")
 
     async def drop_everything() -> None:
         expired = replace(bare.topic, retention=0)
@@ -250,7 +244,7 @@ def _operations(bare: BareStorage, floor: InsertFloor) -> dict[str, _Operation]:
         f"sends, {TOGETHER}": _Operation(lambda n: in_batches(lambda: bare.send(TOGETHER), n)),
         "rollback, alone": _Operation(lambda n: alone(lambda: prepare_and_roll_back(1), n)),
         f"rollbacks, {TOGETHER}": _Operation(lambda n: in_batches(lambda: prepare_and_roll_back(TOGETHER), n)),
-        "delayed message, alone": _Operation(delay),
+        f"delayed messages, {TOGETHER}": _Operation(delay),
         "retention": _Operation(lambda _: drop_everything(), fill),
         "nothing for 1 s": _Operation(lambda _: asyncio.sleep(1)),
     }
