@@ -47,7 +47,7 @@ _INDEXES = (
 )
 # Seconds to wait at most until deleted rows are removed from their indexes.
 _PURGING = 60.0
-_CALM = 1.0
+_CALM = 0.5
 _LOOK_EVERY = 0.05
 
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _NUMBERS = {"rows_inserted", "rows_updated", "rows_deleted", "commits", "redo_syncs", "data_syncs"}
 TOGETHER = 256
 """Transactions, or messages, of a batch."""
+ALONE = 64
+"""Lone ones that are measured in place of a batch."""
+IDLE = "nothing for 1 s"
+"""What others, and the server itself, write meanwhile; of the whole second, not of one operation."""
 LEAD = 5.0
 """Seconds until delayed messages are due."""
 AMPLIFIED = {
@@ -45,18 +49,21 @@ class _Operation:
 
     Attributes:
         run: does it as often as it is told.
+        every: how often it is done in place of a batch.
         prepare: what has to be there before, and is not counted.
         taken: by counter, of each part, for one operation.
         rows: by table the rows inserted, updated and deleted for one operation, of each part.
     """
 
     run: Callable[[int], Awaitable[object]]
+    every: int = TOGETHER
     prepare: Callable[[int], Awaitable[object]] | None = None
     taken: list[dict[str, float | None]] = field(default_factory=list)
     rows: list[dict[str, tuple[float, ...]] | None] = field(default_factory=list)
 
-    async def measure(self, counters: WriteCounters, count: int) -> None:
+    async def measure(self, counters: WriteCounters, times: int) -> None:
         """Measures a part."""
+        count = self.every * times
         if self.prepare is not None:
             await self.prepare(count)
         before = await asyncio.to_thread(counters.settled)
@@ -102,7 +109,7 @@ def _each(counts: Counts, count: int) -> dict[str, float | None]:
 def writes(
     database: DatabaseUrl = None,
     size: Size = 1024,
-    operations: Annotated[int, typer.Option(min=1, help="Batches of 256, or as many lone operations, in a part.")] = 2,
+    operations: Annotated[int, typer.Option(min=1, help="Batches of 256 in a part, and as many times 64 alone.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Parts of each operation; the median counts.")] = 3,
     messages: Annotated[int, typer.Option(min=0, help="Messages after which indexes are measured.")] = 20_000,
     keys: Annotated[int, typer.Option(min=0, max=16, help="Business keys of each message.")] = 0,
@@ -116,7 +123,7 @@ def writes(
     try:
         with ExitStack() as stack:
             (url, index_url), shown = stack.enter_context(side_by_side(database, 2))
-            figures = asyncio.run(_measure(url, size, keys, TOGETHER * operations, rounds))
+            figures = asyncio.run(_measure(url, size, keys, operations, rounds))
             figures |= asyncio.run(_indexes(index_url, size, keys, messages))
     except BrokerError as error:
         fail(error)
@@ -154,7 +161,7 @@ def _show(figures: Mapping[str, Any]) -> None:
         sys.stdout.write(f"{name} = {value}\n")
 
 
-async def _measure(url: str, size: int, keys: int, count: int, rounds: int) -> dict[str, Any]:
+async def _measure(url: str, size: int, keys: int, times: int, rounds: int) -> dict[str, Any]:
     bare = BareStorage(url, size=size, queues=1, keys=keys)
     with closing(InsertFloor(url, marked(0, body_of(size)))) as floor, closing(WriteCounters(url)) as counters:
         await bare.start()
@@ -162,12 +169,12 @@ async def _measure(url: str, size: int, keys: int, count: int, rounds: int) -> d
             operations = _operations(bare, floor)
             for each in operations.values():
                 # Statements are known, and offsets are guessed, from the second part on.
-                await each.measure(counters, count)
+                await each.measure(counters, times)
                 each.taken.clear()
                 each.rows.clear()
             for _ in range(rounds):
                 for each in operations.values():
-                    await each.measure(counters, count)
+                    await each.measure(counters, times)
             settings = counters.settings()
         finally:
             await bare.close()
@@ -177,7 +184,6 @@ async def _measure(url: str, size: int, keys: int, count: int, rounds: int) -> d
         "operations": shown,
         "rows": None if None in rows.values() else rows,
         "not_counted": [name for name in FIGURES if any(each[name] is None for each in shown.values())],
-        "counted": count,
         "settings": settings,
     }
 
@@ -229,24 +235,30 @@ def _operations(bare: BareStorage, floor: InsertFloor) -> dict[str, _Operation]:
     async def insert(count: int, batch: int) -> None:
         await asyncio.to_thread(floor.write, count, batch)
 
+    def lone(
+        one: Callable[[], Awaitable[object]], prepare: Callable[[int], Awaitable[object]] | None = None
+    ) -> _Operation:
+        return _Operation(lambda count: alone(one, count), ALONE, prepare)
+
+    def batches(
+        batch: Callable[[], Awaitable[object]], prepare: Callable[[int], Awaitable[object]] | None = None
+    ) -> _Operation:
+        return _Operation(lambda count: in_batches(batch, count), prepare=prepare)
+
     return {
-        "plain INSERT, alone": _Operation(lambda n: insert(n, 1)),
-        f"plain INSERT, {TOGETHER}": _Operation(lambda n: insert(n, TOGETHER)),
-        "transaction, alone": _Operation(lambda n: alone(lambda: bare.transact(1), n), lambda _: consume_all()),
-        "transaction consumed, alone": _Operation(
-            lambda n: alone(lambda: transact_and_consume(1), n), lambda _: consume_all()
-        ),
-        f"transactions, {TOGETHER}": _Operation(lambda n: in_batches(lambda: bare.transact(TOGETHER), n)),
-        f"transactions consumed, {TOGETHER}": _Operation(
-            lambda n: in_batches(lambda: transact_and_consume(TOGETHER), n), lambda _: consume_all()
-        ),
-        "send, alone": _Operation(lambda n: alone(lambda: bare.send(1), n)),
-        f"sends, {TOGETHER}": _Operation(lambda n: in_batches(lambda: bare.send(TOGETHER), n)),
-        "rollback, alone": _Operation(lambda n: alone(lambda: prepare_and_roll_back(1), n)),
-        f"rollbacks, {TOGETHER}": _Operation(lambda n: in_batches(lambda: prepare_and_roll_back(TOGETHER), n)),
+        "plain INSERT, alone": _Operation(lambda count: insert(count, 1), ALONE),
+        f"plain INSERT, {TOGETHER}": _Operation(lambda count: insert(count, TOGETHER)),
+        "transaction, alone": lone(lambda: bare.transact(1)),
+        "transaction consumed, alone": lone(lambda: transact_and_consume(1), lambda _: consume_all()),
+        f"transactions, {TOGETHER}": batches(lambda: bare.transact(TOGETHER)),
+        f"transactions consumed, {TOGETHER}": batches(lambda: transact_and_consume(TOGETHER), lambda _: consume_all()),
+        "send, alone": lone(lambda: bare.send(1)),
+        f"sends, {TOGETHER}": batches(lambda: bare.send(TOGETHER)),
+        "rollback, alone": lone(lambda: prepare_and_roll_back(1)),
+        f"rollbacks, {TOGETHER}": batches(lambda: prepare_and_roll_back(TOGETHER)),
         f"delayed messages, {TOGETHER}": _Operation(delay),
-        "retention": _Operation(lambda _: drop_everything(), fill),
-        "nothing for 1 s": _Operation(lambda _: asyncio.sleep(1)),
+        "retention": _Operation(lambda _: drop_everything(), prepare=fill),
+        IDLE: _Operation(lambda _: asyncio.sleep(1), 1),
     }
 
 
