@@ -116,3 +116,28 @@ def settle(database: Database) -> None:
             time.sleep(1)
     finally:
         database.release(session)
+
+
+def schema_bytes(database: Database) -> int | None:
+    """Bytes of all pages that the indexes of a database have, once its statistics are made anew; None: embedded."""
+    if database.dialect.one_writer:
+        return None
+    session = database.session(reading=True)
+    tables = session.fetch("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()")
+    session.fetch(f"ANALYZE TABLE {', '.join(name for (name,) in tables)}")
+    (pages, size) = session.fetch(
+        "SELECT SUM(stat_value), @@GLOBAL.innodb_page_size FROM mysql.innodb_index_stats"
+        " WHERE database_name = DATABASE() AND stat_name = 'size'"
+    )[0]
+    database.release(session)
+    return int(pages) * int(size)
+
+
+def buffer_pool_bytes(database: Database) -> int | None:
+    """Size of the server's buffer pool; None: embedded."""
+    if database.dialect.one_writer:
+        return None
+    session = database.session(reading=True)
+    found = session.fetch("SELECT @@GLOBAL.innodb_buffer_pool_size")[0][0]
+    database.release(session)
+    return int(found)

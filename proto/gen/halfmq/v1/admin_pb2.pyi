@@ -1342,7 +1342,7 @@ class ListTransactionsResponse(_message.Message):
     """Names the next page; empty: this was the last."""
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
-        """Summaries of the transactions, oldest first."""
+        """Summaries of the transactions, in the order of their ids, which begin with the time."""
 
     def __init__(
         self,
