@@ -11,6 +11,9 @@ BrokerError
 ├── StorageUnavailable       the database cannot be reached or cannot write; retry later
 │   └── RowsLocked           another session holds rows that are needed, for too long
 ├── StorageRejected          the database refused one item (a bug or a damaged table); the rest of the batch is fine
+│   └── StoredBodyBroken     a compressed body in a table is damaged
+├── Unauthenticated          who calls is not known
+├── Denied                   who calls may not do this
 └── ConfigurationError       the broker cannot start
 
 `reason` is a stable constant for programs, the text is for people. api/status.py maps the classes to gRPC codes.
@@ -138,6 +141,14 @@ class StorageRejected(BrokerError):
     def __init__(self, message: str) -> None:
         """Takes the database's error text."""
         super().__init__(message, reason="STORAGE_REJECTED")
+
+
+class StoredBodyBroken(StorageRejected):
+    """The stored body of a message cannot be unpacked."""
+
+    def __init__(self, message: str) -> None:
+        """Takes a text that names the message."""
+        BrokerError.__init__(self, message, reason="STORED_BODY_BROKEN")
 
 
 class Unauthenticated(BrokerError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from client_core.admin import (
     Admin,
     AsyncAdmin,
+    Compression,
     DeadLetter,
     ExhaustedPolicy,
     GroupInfo,
@@ -57,6 +58,7 @@ __all__ = [
     "BrokerFailed",
     "BrokerUnavailable",
     "ClientClosed",
+    "Compression",
     "ConfigurationError",
     "Connection",
     "Consumer",

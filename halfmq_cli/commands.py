@@ -124,6 +124,7 @@ bench = _group(
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
         "history": ("history", "history"),
+        "writes": ("writes", "writes"),
         "ways": ("ways", "ways"),
         "relay": ("relay", "relay"),
         "cdc": ("cdc", "cdc"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from client_core.admin import (
     Admin,
     AsyncAdmin,
+    Compression,
     DeadLetter,
     ExhaustedPolicy,
     GroupInfo,
@@ -80,6 +81,7 @@ __all__ = [
     "BrokerUnavailable",
     "CheckInfo",
     "ClientClosed",
+    "Compression",
     "ConfigurationError",
     "Connection",
     "DeadLetter",

@@ -71,7 +71,11 @@ class Message:
 
 @dataclass(slots=True)
 class LogMessage:
-    """A message in the log; times in microseconds. The properties include the broker's own ones."""
+    """A message in the log; times in microseconds. The properties include the broker's own ones.
+
+    Attributes:
+        broken: why its stored body cannot be unpacked; `body` is that stored form then. Empty: it is whole.
+    """
 
     topic: str
     queue_no: int
@@ -85,6 +89,7 @@ class LogMessage:
     message_group: str | None
     born_at: int
     stored_at: int
+    broken: str = ""
 
     @property
     def size(self) -> int:

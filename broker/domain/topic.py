@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker.domain.message import queue_for_group
@@ -19,6 +20,13 @@ LARGEST_RETENTION = 1 << 62
 LONGEST_DEDUP_WINDOW = 366 * DAY
 
 
+class Compression(IntEnum):
+    """How the bodies of new messages are stored."""
+
+    NONE = 1
+    ZSTD = 2
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """Settings of a topic; times in microseconds, `retention_bytes` 0 for no limit."""
@@ -28,6 +36,7 @@ class TopicSettings:
     retention_bytes: int = 0
     dedup_window: int = DAY
     priority_levels: int = 1
+    compression: Compression = Compression.NONE
 
     def check(self, prefix: str = "") -> None:
         """Refuses settings out of bounds.
@@ -62,6 +71,7 @@ class TopicChange:
     retention: int | None = None
     retention_bytes: int | None = None
     dedup_window: int | None = None
+    compression: Compression | None = None
 
     def applied_to(self, topic: Topic) -> TopicSettings:
         """The resulting settings."""
@@ -72,6 +82,7 @@ class TopicChange:
             now.retention_bytes if self.retention_bytes is None else self.retention_bytes,
             now.dedup_window if self.dedup_window is None else self.dedup_window,
             now.priority_levels,
+            now.compression if self.compression is None else self.compression,
         )
 
 
@@ -93,6 +104,7 @@ class Topic:
     retention_bytes: int = 0
     dedup_window: int = DAY
     group_queues: int = 0
+    compression: Compression = Compression.NONE
 
     @property
     def identity(self) -> str:
@@ -113,7 +125,12 @@ class Topic:
     def settings(self) -> TopicSettings:
         """Its settings."""
         return TopicSettings(
-            self.queue_count, self.retention, self.retention_bytes, self.dedup_window, self.priority_levels
+            self.queue_count,
+            self.retention,
+            self.retention_bytes,
+            self.dedup_window,
+            self.priority_levels,
+            self.compression,
         )
 
     def queue_of_group(self, message_group: str) -> int:

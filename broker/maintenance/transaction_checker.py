@@ -27,6 +27,8 @@ logger = logging.getLogger("halfmq.checker")
 
 BATCH = 256
 WARN_EVERY = 60.0
+SWEEP_ON_AFTER = 1.0
+"""Seconds between two parts of a sweep."""
 TURNS_OF_OTHERS = 2
 """Rounds for which a broker whose producers of a group are silent leaves that group's checks to other brokers."""
 
@@ -49,6 +51,7 @@ class TransactionChecker(Loop):
         self._clock = clock
         self._warn_at = time.monotonic() + policy.interval / 1_000_000
         self._sweep_at = 0.0
+        self._swept_to = b""
         sessions.on_open = self.poke
 
     async def run_once(self) -> None:
@@ -57,11 +60,15 @@ class TransactionChecker(Loop):
         await self.run_piece("checks", self._check_all)
         now = time.monotonic()
         if now >= self._sweep_at:
-            self._sweep_at = now + WARN_EVERY
-            await self.run_piece("decided half messages", self._store.sweep_decided_halves)
+            await self.run_piece("decided half messages", self._sweep)
+            self._sweep_at = now + (SWEEP_ON_AFTER if self._swept_to else WARN_EVERY)
         if now >= self._warn_at:
             self._warn_at = now + WARN_EVERY
             await self.run_piece("what is overdue", self._warn)
+
+    async def _sweep(self) -> None:
+        # A part: a million pending transactions are gone through in a quarter of an hour, not all at once.
+        _, self._swept_to = await self._store.sweep_decided_halves(self._swept_to)
 
     async def _park(self) -> None:
         for transaction_id, group in await self._store.park_exhausted(BATCH):

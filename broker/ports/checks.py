@@ -64,8 +64,15 @@ class CheckStore(Protocol):
         """Parks transactions whose last check went unanswered; their ids and producer groups."""
         ...
 
-    async def sweep_decided_halves(self) -> int:
-        """Removes half messages that have an op record (a late repetition of Prepare); returns how many."""
+    async def sweep_decided_halves(self, after: bytes = b"") -> tuple[int, bytes]:
+        """Removes half messages that have an op record (a late repetition of Prepare), among the next ones.
+
+        Args:
+            after: transaction to continue behind.
+
+        Returns:
+            The number of transactions, and where to continue (empty at the end).
+        """
         ...
 
     async def overdue(self, grace: int) -> list[tuple[str, int]]:

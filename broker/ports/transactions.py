@@ -138,13 +138,13 @@ class TransactionDetail:
 
 @dataclass(slots=True)
 class TransactionFilter:
-    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing."""
+    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing behind an id."""
 
     state: TransactionState | None = None
     producer_group: str | None = None
     topic_id: int | None = None
     prepared_before: int | None = None
-    after: tuple[int, bytes] | None = None
+    after: bytes = b""
     limit: int = 100
 
 
@@ -172,7 +172,7 @@ class TransactionRecords(TransactionDetails, Protocol):
     """Administration of transactions."""
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
-        """Transactions without a verdict, oldest first."""
+        """Transactions without a verdict, in the order of their ids, which begin with the time."""
         ...
 
     async def check_again(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
-from broker.domain.topic import DAY, TopicChange, TopicSettings
+from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ class Catalog:
             wanted.retention_bytes or 0,
             wanted.dedup_window or DAY,
             priority_levels or 1,
+            wanted.compression or Compression.NONE,
         )
         settings.check("topic.")
         return await self._topics.create_topic(name, settings)

@@ -42,27 +42,26 @@ def parse_message_token(token: str) -> tuple[int, int]:
     return queue_no, offset
 
 
-def transaction_token(prepared_at: int, transaction_id: bytes) -> str:
+def transaction_token(transaction_id: bytes) -> str:
     """The token of a page of transactions: the last one that was listed."""
-    return f"{prepared_at:x}.{transaction_id.hex()}"
+    return transaction_id.hex()
 
 
-def parse_transaction_token(token: str) -> tuple[int, bytes] | None:
-    """Time (microseconds) and id of the transaction after which a page begins; None: the first page.
+def parse_transaction_token(token: str) -> bytes:
+    """The id of the transaction after which a page begins; empty: the first page.
 
     Raises:
         InvalidArgument: it is no such token.
     """
     if not token:
-        return None
+        return b""
     try:
-        time, text = _bounded(token).split(".")
-        prepared_at, raw = int(time, 16), bytes.fromhex(text)
-        if not 0 <= prepared_at < 1 << 63 or len(raw) != _ID_BYTES:
+        raw = bytes.fromhex(_bounded(token))
+        if len(raw) != _ID_BYTES:
             raise ValueError(token)
     except ValueError:
         raise _invalid() from None
-    return prepared_at, raw
+    return raw
 
 
 def number_token(following: int | None) -> str:

@@ -15,11 +15,12 @@ from client_core.admin.messages import (
     TimelineEvent,
     TimelineEventType,
 )
-from client_core.admin.topics import TopicInfo
+from client_core.admin.topics import Compression, TopicInfo
 
 __all__ = [
     "Admin",
     "AsyncAdmin",
+    "Compression",
     "DeadLetter",
     "ExhaustedPolicy",
     "GroupInfo",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
     from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
-    from client_core.admin.topics import TopicInfo
+    from client_core.admin.topics import Compression, TopicInfo
     from client_core.connection import Endpoint, RetryConfig, TlsConfig
     from client_core.filters import MessageFilter
     from client_core.positions import StartPosition
@@ -81,6 +81,7 @@ class Admin:
         retention_bytes: int = 0,
         dedup_window: Span | None = None,
         priority_levels: int | None = None,
+        compression: Compression | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Creates a topic.
@@ -92,6 +93,7 @@ class Admin:
             retention_bytes: Bytes of bodies that are kept, at most; 0: no limit.
             dedup_window: How long other messages with the same dedup_key are rejected; None: one day.
             priority_levels: Number of priorities; None: 1.
+            compression: How the broker stores the bodies of its messages; None: uncompressed.
             exist_ok: Take one that exists, whatever its settings.
         """
         return self._runner.run(
@@ -102,6 +104,7 @@ class Admin:
                 retention_bytes=retention_bytes,
                 dedup_window=dedup_window,
                 priority_levels=priority_levels,
+                compression=compression,
                 exist_ok=exist_ok,
             )
         )
@@ -122,6 +125,7 @@ class Admin:
         retention: Span | None = None,
         retention_bytes: int | None = None,
         dedup_window: Span | None = None,
+        compression: Compression | None = None,
     ) -> TopicInfo:
         """Changes a topic while it is in use; what is None stays as it is. The number of queues can only grow."""
         return self._runner.run(
@@ -131,6 +135,7 @@ class Admin:
                 retention=retention,
                 retention_bytes=retention_bytes,
                 dedup_window=dedup_window,
+                compression=compression,
             )
         )
 

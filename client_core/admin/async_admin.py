@@ -8,7 +8,7 @@ import grpc
 
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.inspection import AsyncInspection
-from client_core.admin.topics import TopicInfo, optional_duration
+from client_core.admin.topics import Compression, TopicInfo, compression_to_wire, optional_duration
 from client_core.arguments import check_kind, check_number, check_text
 from client_core.connection import text_of_reason
 from client_core.errors import RequestRefused
@@ -51,6 +51,7 @@ class AsyncAdmin(AsyncInspection):
         retention_bytes: int = 0,
         dedup_window: Span | None = None,
         priority_levels: int | None = None,
+        compression: Compression | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Creates a topic.
@@ -62,9 +63,11 @@ class AsyncAdmin(AsyncInspection):
             retention_bytes: Bytes of bodies that are kept, at most; 0: no limit.
             dedup_window: How long other messages with the same dedup_key are rejected; None: one day.
             priority_levels: Number of priorities; None: 1.
+            compression: How the broker stores the bodies of its messages; None: uncompressed.
             exist_ok: Take one that exists, whatever its settings.
         """
         check_text("topic", topic, _TOPIC)
+        check_kind("compression", compression, Compression)
         wanted = pb.Topic(
             name=topic,
             queue_count=check_number("queues", queues, least=1) or 0,
@@ -72,6 +75,7 @@ class AsyncAdmin(AsyncInspection):
             retention_bytes=check_number("retention_bytes", retention_bytes, bits=63) or 0,
             dedup_window=optional_duration("dedup_window", dedup_window),
             priority_levels=check_number("priority_levels", priority_levels, least=1) or 0,
+            compression=compression_to_wire(compression),
         )
         try:
             created = await self._link.call(
@@ -105,15 +109,18 @@ class AsyncAdmin(AsyncInspection):
         retention: Span | None = None,
         retention_bytes: int | None = None,
         dedup_window: Span | None = None,
+        compression: Compression | None = None,
     ) -> TopicInfo:
         """Changes a topic while it is in use; what is None stays as it is. The number of queues can only grow."""
         check_text("topic", topic, _TOPIC)
+        check_kind("compression", compression, Compression)
         request = pb.UpdateTopicRequest(
             topic=topic,
             queue_count=check_number("queues", queues, least=1),
             retention=optional_duration("retention", retention),
             retention_bytes=check_number("retention_bytes", retention_bytes, bits=63),
             dedup_window=optional_duration("dedup_window", dedup_window),
+            compression=compression_to_wire(compression),
         )
         return TopicInfo.of((await self._link.call(lambda broker: broker.admin.UpdateTopic, request)).topic)
 

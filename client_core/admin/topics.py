@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from client_core.times import as_duration, read_span, read_time
+from halfmq.v1 import admin_pb2 as pb
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -13,9 +15,17 @@ if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
 
     from client_core.times import Span
-    from halfmq.v1 import admin_pb2 as pb
 
-__all__ = ["TopicInfo", "optional_duration"]
+__all__ = ["Compression", "TopicInfo", "compression_to_wire", "optional_duration"]
+
+
+class Compression(IntEnum):
+    """How the broker stores bodies; clients send and receive them uncompressed, whichever it is."""
+
+    NONE = pb.COMPRESSION_NONE
+    """As they are."""
+    ZSTD = pb.COMPRESSION_ZSTD
+    """By zstd, each for itself, where that makes it shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class TopicInfo:
         priority_levels: Number of priorities.
         created_at: When it was created (database time, UTC).
         topic_id: Identity: a topic that is deleted and re-created under its name has another one.
+        compression: How the broker stores the bodies of new messages.
     """
 
     name: str
@@ -41,6 +52,7 @@ class TopicInfo:
     priority_levels: int
     created_at: datetime | None
     topic_id: str = ""
+    compression: Compression = Compression.NONE
 
     @classmethod
     def of(cls, topic: pb.Topic) -> TopicInfo:
@@ -54,9 +66,18 @@ class TopicInfo:
             priority_levels=topic.priority_levels,
             created_at=read_time(topic.created_at),
             topic_id=topic.topic_id,
+            compression=_COMPRESSIONS.get(topic.compression, Compression.NONE),
         )
 
 
 def optional_duration(name: str, span: Span | None) -> Duration | None:
     """Makes the wire form of an optional duration; see as_duration."""
     return None if span is None else as_duration(name, span)
+
+
+def compression_to_wire(compression: Compression | None) -> pb.Compression.ValueType:
+    """Makes the wire form; None stands for unset."""
+    return pb.COMPRESSION_UNSPECIFIED if compression is None else pb.Compression.ValueType(compression)
+
+
+_COMPRESSIONS: dict[int, Compression] = {each.value: each for each in Compression}

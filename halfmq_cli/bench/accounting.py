@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
+from broker.storage.tables.bodies import unpack
 from halfmq_cli.bench.load import MARK, mark_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def check_arrived(arrived: Iterable[int], sent: range) -> int:
 def numbers_stored(database: Database, topic: str | None = None) -> list[int]:
     """The numbers of all messages in the log, or of a topic's."""
     session = database.session()
-    select = "SELECT SUBSTR(body, 1, ?) FROM message"
+    select = (
+        "SELECT CASE WHEN LENGTH(body) = size THEN SUBSTR(body, 1, ?) ELSE body END, LENGTH(body), size FROM message"
+    )
     if topic is None:
         found = session.fetch(select, (MARK,))
     else:
@@ -59,7 +62,7 @@ def numbers_stored(database: Database, topic: str | None = None) -> list[int]:
         found = session.fetch(f"{select} WHERE queue_id IN ({queues})", (MARK, topic))
     session.rollback()
     database.release(session)
-    return [mark_of(mark) for (mark,) in found]
+    return [mark_of(body if length == size else unpack(body, size)) for body, length, size in found]
 
 
 def _some(numbers: list[int]) -> str:

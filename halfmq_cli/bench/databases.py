@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.domain.topic import Compression, TopicSettings
 from broker.errors import ConfigurationError
+from broker.storage.catalog.topics import create_topic
 from broker.storage.engine.connection import parse_url
 from broker.storage.engine.durability import open_database
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.storage.engine.connection import Database
+    from halfmq_cli.bench.options import CompressionName
 
 # Seconds to wait at most for pages to be written.
 SETTLING = 60
@@ -77,6 +80,25 @@ def with_tables(url: str) -> Iterator[Database]:
         database.close()
 
 
+def make_topic(database: Database, name: str, queues: int, compression: CompressionName) -> None:
+    """Creates a topic, before a broker does."""
+    settings = TopicSettings(queues, compression=Compression[compression.name])
+    session = database.session()
+    session.begin()
+    create_topic(session, name, settings, time.time_ns() // 1000)
+    session.commit()
+    database.release(session)
+
+
+def stored_bytes(database: Database) -> float:
+    """The average bytes of a body in the log."""
+    session = database.session()
+    (average,) = session.fetch("SELECT AVG(LENGTH(body)) FROM message")[0]
+    session.rollback()
+    database.release(session)
+    return round(float(average), 1)
+
+
 def settle(database: Database) -> None:
     """Waits while the server still writes dirty pages, which should not affect the next measurement."""
     session = database.session()
@@ -94,3 +116,28 @@ def settle(database: Database) -> None:
             time.sleep(1)
     finally:
         database.release(session)
+
+
+def schema_bytes(database: Database) -> int | None:
+    """Bytes of all pages that the indexes of a database have, once its statistics are made anew; None: embedded."""
+    if database.dialect.one_writer:
+        return None
+    session = database.session(reading=True)
+    tables = session.fetch("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()")
+    session.fetch(f"ANALYZE TABLE {', '.join(name for (name,) in tables)}")
+    (pages, size) = session.fetch(
+        "SELECT SUM(stat_value), @@GLOBAL.innodb_page_size FROM mysql.innodb_index_stats"
+        " WHERE database_name = DATABASE() AND stat_name = 'size'"
+    )[0]
+    database.release(session)
+    return int(pages) * int(size)
+
+
+def buffer_pool_bytes(database: Database) -> int | None:
+    """Size of the server's buffer pool; None: embedded."""
+    if database.dialect.one_writer:
+        return None
+    session = database.session(reading=True)
+    found = session.fetch("SELECT @@GLOBAL.innodb_buffer_pool_size")[0][0]
+    database.release(session)
+    return int(found)

@@ -256,6 +256,12 @@ def _wait_for(due: float) -> float:
 class InsertFloor(WritingFloor):
     """Inserts messages, and nothing else."""
 
+    def write(self, count: int, batch: int) -> None:
+        """Inserts so many messages, with one COMMIT for each batch."""
+        for _ in range(0, count, batch):
+            first, self._offset = self._offset, self._offset + batch
+            self._batch(first, [_new_id() for _ in range(batch)], time.time_ns() // 1000)
+
     def _batch(self, first: int, ids: Sequence[bytes], now: int) -> None:
         new = [self._message_row(QUEUE_ID, offset, own, now) for offset, own in enumerate(ids, first)]
         self._transact(lambda: self._insert(_MESSAGE, new))

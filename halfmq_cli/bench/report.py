@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+# Columns of a table that is printed into a file.
+_WIDEST = 200
+# From here on figures are shown without fractions.
+_WHOLE = 100
+
+
 def print_figures(command: str, figures: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a command measured, by name."""
     if as_json:
@@ -27,6 +33,24 @@ def print_figures(command: str, figures: Mapping[str, Any], *, as_json: bool) ->
             shown = f"{content:,.3f}" if isinstance(content, float) else "" if content is None else str(content)
             table.add_row(f"{name} {part}".rstrip(), shown)
     Console().print(table)
+
+
+def print_table(title: str, key: str, rows: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Prints a table of figures: a row each, `key` says what its name is; None is shown as n/a."""
+    table = Table(title=title)
+    table.add_column(key)
+    columns = list(dict.fromkeys(column for figures in rows.values() for column in figures))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, figures in rows.items():
+        table.add_row(name, *[_cell(figures[column]) if column in figures else "" for column in columns])
+    Console(width=max(Console().width, _WIDEST)).print(table)
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if value >= _WHOLE or value == int(value) else f"{value:.3g}"
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

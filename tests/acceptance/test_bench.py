@@ -133,6 +133,21 @@ def test_spark(kind: Kind | None) -> None:
     assert figures["empty_batch_ms"] > figures["idle_trigger_ms"] > 0
 
 
+@places("mariadb")
+@pytest.mark.parametrize("name", ["send", "transactions", "consume"])
+def test_compression(kind: Kind | None, name: str) -> None:
+    """The same load is stored in two ways."""
+    duration = ["--messages", "3000"] if name == "consume" else ["--in-flight", "16", "--seconds", "1"]
+    stored = {}
+    for compression in ("none", "zstd"):
+        figures = bench(name, *on(kind), *duration, "--rounds", "1", "--compression", compression)
+        assert (figures["compression"], figures["size_bytes"]) == (compression, 1024)
+        assert figures["broker_cpu_us"] > 0
+        stored[compression] = figures["stored_bytes"]
+    assert stored["none"] == 1024
+    assert 2 < 1024 / stored["zstd"] < 3
+
+
 @places("mysql")
 @pytest.mark.parametrize(("consumers", "processes"), [(1, 1), (2, 2)])
 def test_consume(kind: Kind | None, consumers: int, processes: int) -> None:
@@ -219,22 +234,104 @@ def test_messages_that_do_not_add_up_are_an_error() -> None:
         check_arrived(range(3, 11), range(3, 5))
 
 
+WORK = {
+    "transactions, 256 at a time",
+    "transactions, one at a time",
+    "sends, 256 at a time",
+    "sends with a key, 256 at a time",
+    "consume",
+    "look-up by id",
+    "look-up by key",
+    "look-up by id, any of the past",
+    "list of pending",
+    "list of parked",
+    "pass of the checker",
+    "pass of retention",
+    "start of a broker",
+}
+
+
 @places("mariadb", embedded=False)
 def test_history(kind: Kind) -> None:
-    sizes = ["--decided", "2000", "--messages", "10000", "--pending", "20", "--rounds", "2"]
+    sizes = ["--retained", "30000", "--pending", "2000", "--due", "20", "--size", "100", "--rounds", "2"]
     figures = bench("history", *on(kind), *sizes)
     assert kind in figures["database"]
-    assert figures["checker_ratio"] == pytest.approx(
-        figures["checker_pass_kept_ms"] / figures["checker_pass_none_ms"], rel=0.01, abs=0.001
-    )
-    assert figures["pull_ratio"] == pytest.approx(figures["pull_many_per_s"] / figures["pull_few_per_s"], rel=0.01)
+    assert (figures["retained"], figures["pending"], figures["due"], figures["size_bytes"]) == (30000, 2000, 20, 100)
+    assert figures["short_retained"] < figures["retained"]
+    assert figures["short_bytes"] < figures["long_bytes"] < figures["buffer_pool_bytes"]
+    assert figures["work"].keys() == WORK
+    for each in figures["work"].values():
+        assert each["ratio"] == pytest.approx(each["short_ms"] / each["long_ms"], rel=ROUNDED, abs=0.001)
+
+
+TRANSACTION = {"half_message": (1, 0), "message": (1, 0), "op_record": (1, 0)}
+BATCH = 1 / 256
+
+
+@places("mysql", embedded=False)
+def test_writes(kind: Kind) -> None:
+    figures = bench("writes", *on(kind), "--operations", "1", "--rounds", "1", "--messages", "1024", "--size", "100")
+    assert kind in figures["database"]
+    assert (figures["messages"], figures["size_bytes"], figures["rounds"]) == (1024, 100, 1)
+    measured = figures["operations"]
+    # Others may use the server at the same time.
+    for name, rows, commits in (
+        ("plain INSERT, alone", (1, 0, 0), 1),
+        ("transaction, alone", (3, 1, 1), 2),
+        ("transaction consumed, alone", (6, 2, 2), 4),
+        ("transactions, 256", (3, BATCH, 1), 2 * BATCH),
+        ("send, alone", (2, 1, 0), 1),
+        ("rollback, alone", (2, 0, 1), 2),
+        ("delayed messages, 256", (3, 1, 1), BATCH),
+        ("retention", (0, 0, 2), 0),
+    ):
+        counted = tuple(measured[name][f"rows_{kind}"] for kind in ("inserted", "updated", "deleted"))
+        assert all(each >= round(least, 4) for each, least in zip(counted, rows, strict=True)), (name, counted)
+        assert measured[name]["commits"] >= round(commits, 4)
+    for name in measured.keys() - {"retention", "nothing for 1 s"}:
+        assert measured[name]["redo_bytes"] > 100, name
+        assert measured[name]["redo_to_payload"] == pytest.approx(measured[name]["redo_bytes"] / 100, rel=ROUNDED)
+    assert figures["settings"]["innodb_flush_log_at_trx_commit"] == "1"
+    assert {"message.PRIMARY", "op_record.PRIMARY", "op_record.op_decided"} <= figures["indexes"].keys()
+    for sizes in figures["indexes"].values():
+        assert sizes["leaf_bytes"] is None or 0 < sizes["leaf_bytes"] <= sizes["reserved_bytes"]
+    assert figures["indexes"]["message.PRIMARY"]["leaf_bytes"] > 100
+    check_rows_by_table(figures["rows"] if kind == "mysql" else None)
+
+
+def check_rows_by_table(rows: dict[str, Any] | None) -> None:
+    """Inserted and updated ones, of this database alone; MySQL does not count all deleted ones by table."""
+    if rows is None:
+        return
+    alone = {**TRANSACTION, "queue": (0, 1)}
+    together = {**TRANSACTION, "queue": (0, round(BATCH, 4))}
+    consumed = {"delivery_event": (2, 0), "group_progress": (0, 1), "lease": (1, 0)}
+    for name, expected in (
+        ("plain INSERT, alone", {"message": (1, 0)}),
+        ("transaction, alone", alone),
+        ("transaction consumed, alone", alone | consumed),
+        ("transactions, 256", together),
+        ("send, alone", {"message": (1, 0), "op_record": (1, 0), "queue": (0, 1)}),
+        ("rollback, alone", {"half_message": (1, 0), "op_record": (1, 0)}),
+    ):
+        assert {table: (each["inserted"], each["updated"]) for table, each in rows[name].items()} == expected, name
+
+
+def test_an_embedded_database_counts_no_writes() -> None:
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "writes"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "no server that counts" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_embedded_default() -> None:
     figures = bench("transactions", "--seconds", "1", "--rounds", "1", "--in-flight", "16")
     assert figures["database"].startswith("sqlite")
     assert figures["transactions"] > 16
-    assert bench("history", "--decided", "100", "--messages", "10000", "--rounds", "2")["pending"] == 1000
+    history = bench("history", "--retained", "20000", "--pending", "1000", "--due", "20", "--rounds", "2")
+    assert history["work"].keys() == WORK
+    assert history["buffer_pool_bytes"] is None
 
 
 def test_a_server_that_is_not_there() -> None:

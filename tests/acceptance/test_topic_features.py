@@ -127,7 +127,7 @@ async def test_priorities_that_are_refused(client: Client, wrong: dict[str, obje
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("queue_count", 1025), ("priority_levels", 11), ("retention_bytes", 1 << 63)],
+    [("queue_count", 1025), ("priority_levels", 11), ("retention_bytes", 1 << 63), ("compression", 3)],
 )
 async def test_settings_that_are_refused(client: Client, field: str, value: int) -> None:
     with pytest.raises(Refusal) as refused:
@@ -140,10 +140,13 @@ async def test_a_topic_is_changed_and_others_see_it(two: Pair) -> None:
     first, second = two
     topic = await create(first, queue_count=1)
     await send(second, message(topic, "before"))
-    request = admin_pb2.UpdateTopicRequest(topic=topic, queue_count=4, retention_bytes=0)
+    request = admin_pb2.UpdateTopicRequest(
+        topic=topic, queue_count=4, retention_bytes=0, compression=admin_pb2.COMPRESSION_ZSTD
+    )
     request.dedup_window.FromSeconds(7)
     changed = (await first.call(first.admin.UpdateTopic, request)).topic
     assert (changed.queue_count, changed.dedup_window.seconds) == (4, 7)
+    assert changed.compression == admin_pb2.COMPRESSION_ZSTD
     assert len((await describe(first, topic)).queues) == 4
     deadline = time.monotonic() + 10
     while (await describe(second, topic)).topic != changed:

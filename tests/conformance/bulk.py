@@ -116,6 +116,7 @@ def _messages(session: Session) -> None:
 def _pending(session: Session) -> None:
     session.insert("producer_group", "producer_group_id, name", [(n + 1, f"shop{n}") for n in range(PENDING_GROUPS)])
     rows = []
+    due: int | None
     for number in range(PENDING):
         group, nth = number % PENDING_GROUPS + 1, number // PENDING_GROUPS
         state, due = 1, START + 1000 + number
@@ -126,7 +127,7 @@ def _pending(session: Session) -> None:
             if nth < DUE_OF_GROUP + PARK_OF_GROUP:
                 due = START - 10
         elif nth < DUE_OF_GROUP + LAST_SENT_OF_GROUP + PARKED_OF_GROUP:
-            state = 3
+            state, due = 3, None
         rows.append((pending_id(number), 0, group, 1, None, b"y" * 200, 200, START - 100, state, due, 1))
     session.insert(
         "half_message",

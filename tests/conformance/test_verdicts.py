@@ -219,8 +219,8 @@ async def test_halves_left_behind_by_a_verdict_are_swept(world: World, store: St
             [(transaction_id, 2, 1, 1, 0, 0, 0)],
         )
     session.commit()
-    assert await store.sweep_decided_halves() == 2
-    assert await store.sweep_decided_halves() == 0
+    assert await store.sweep_decided_halves() == (2, b"")
+    assert await store.sweep_decided_halves() == (0, b"")
     assert world.count("half_message") == 1
 
 

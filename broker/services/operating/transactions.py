@@ -65,7 +65,7 @@ class TransactionOperations:
         page_size: int,
         page_token: str,
     ) -> tuple[list[TransactionSummary], str]:
-        """A page of transactions without a verdict, oldest first, and the token of the next page."""
+        """A page of transactions without a verdict, in the order of their ids, and the token of the next page."""
         size = page_limit(page_size)
         found = await self._records.list_transactions(
             TransactionFilter(
@@ -79,8 +79,7 @@ class TransactionOperations:
         )
         if len(found) <= size:
             return found, ""
-        last = found[size - 1]
-        return found[:size], transaction_token(last.prepared_at, last.transaction_id)
+        return found[:size], transaction_token(found[size - 1].transaction_id)
 
     async def resolve(self, transaction_id: bytes, *, commit: bool | None, operator: str, reason: str) -> PlacedOutcome:
         """Decides for the producer; None as verdict has the transaction checked again.

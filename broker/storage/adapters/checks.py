@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 
+SWEPT_AT_ONCE = 1000
+"""Half messages that are compared with op records at a time."""
+
+
 class Checks(Access):
     """Implements CheckStore and CheckHistory."""
 
@@ -60,15 +64,13 @@ class Checks(Access):
         now = self.clock.now()
         return await self._write(lambda session: checks.park_exhausted(session, now, limit))
 
-    async def sweep_decided_halves(self) -> int:
-        """Removes half messages that have an op record; returns the number of transactions."""
-        swept, after = 0, b""
-        while True:
-            start = after
-            count, after = await self._clean(lambda session: halves.sweep_decided(session, start, 1000))  # noqa: B023
-            swept += count
-            if not after:
-                return swept
+    async def sweep_decided_halves(self, after: bytes = b"") -> tuple[int, bytes]:
+        """Removes half messages that have an op record, among the next ones behind a transaction.
+
+        Returns:
+            The number of transactions, and where to continue (empty at the end).
+        """
+        return await self._clean(lambda session: halves.sweep_decided(session, after, SWEPT_AT_ONCE))
 
     async def overdue(self, grace: int) -> list[tuple[str, int]]:
         """Producer groups whose oldest check is overdue by more than `grace` microseconds, and by how much."""

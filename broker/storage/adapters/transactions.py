@@ -61,7 +61,7 @@ class Transactions(Access):
         )
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
-        """Transactions without a verdict, oldest first."""
+        """Transactions without a verdict, in the order of their ids, which begin with the time."""
         return await self._read(lambda session: transaction_queries.list_transactions(session, wanted))
 
     async def check_again(

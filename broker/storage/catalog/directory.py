@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.topic import Topic
+from broker.domain.topic import Compression, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 REMEMBERED_FOR = 2.0
 
-TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues"
+TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues, compression"
 
 
 class Directory:
@@ -155,7 +155,7 @@ def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic
     ):
         queues[topic_id].append((queue_id, priority))
     topics = []
-    for topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues in rows:
+    for topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues, compression in rows:
         priorities = tuple(priority for _, priority in queues[topic_id])
         topics.append(
             Topic(
@@ -168,6 +168,7 @@ def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic
                 retention_bytes,
                 dedup_window,
                 group_queues,
+                Compression(compression),
             )
         )
     return topics

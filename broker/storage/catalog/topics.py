@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
-_NEW_TOPIC = "name, queue_count, retention, created_at, retention_bytes, dedup_window, group_queues"
+_NEW_TOPIC = "name, queue_count, retention, created_at, retention_bytes, dedup_window, group_queues, compression"
 _NEW_QUEUE = "topic_id, queue_no, next_offset, min_offset, priority"
 
 
@@ -28,7 +28,16 @@ def create_topic(session: Session, name: str, settings: TopicSettings, now: int)
         AlreadyExists: the name is taken.
     """
     count = settings.queue_count
-    values = (name, count, settings.retention, now, settings.retention_bytes, settings.dedup_window, count)
+    values = (
+        name,
+        count,
+        settings.retention,
+        now,
+        settings.retention_bytes,
+        settings.dedup_window,
+        count,
+        int(settings.compression),
+    )
     if not session.insert("topic", _NEW_TOPIC, [values], keep_existing="name"):
         raise AlreadyExists(f"The topic {name!r} exists already.", reason="TOPIC_EXISTS", field="topic.name")
     topic_id = session.fetch("SELECT topic_id FROM topic WHERE name = ?", (name,))[0][0]
@@ -64,12 +73,14 @@ def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
             f"The topic has {before.queue_count} queues; their number can only grow.", field="queue_count"
         )
     session.run(
-        "UPDATE topic SET queue_count = ?, retention = ?, retention_bytes = ?, dedup_window = ? WHERE topic_id = ?",
+        "UPDATE topic SET queue_count = ?, retention = ?, retention_bytes = ?, dedup_window = ?, compression = ?"
+        " WHERE topic_id = ?",
         (
             settings.queue_count,
             settings.retention,
             settings.retention_bytes,
             settings.dedup_window,
+            int(settings.compression),
             topic.topic_id,
         ),
     )

@@ -45,7 +45,8 @@ def move(
 ) -> dict[int, Buried]:
     """Copies messages of a lease to the group's dead letter topic; returns their positions by original offset.
 
-    A message keeps its identity and content; its origin is added as properties that start with "halfmq.".
+    A message keeps its identity and content; its origin is added as properties that start with "halfmq.". The dead
+    letter of one whose body is broken has the stored form for its body, and the cause for its reason.
     """
     place = directory.of_queue(session, lease.queue_id)
     if place is None:
@@ -57,7 +58,8 @@ def move(
     for piece in pieces_of(session, lease.queue_id, sorted(offsets)):
         copied = []
         for message in read_offsets(session, topic.name, queue_no, lease.queue_id, piece):
-            origin = Origin(topic.name, queue_no, message.offset, lease.attempt, reason, group.client_id)
+            why = message.broken or reason
+            origin = Origin(topic.name, queue_no, message.offset, lease.attempt, why, group.client_id)
             copied.append((message, origin.added_to(message.properties)))
         if not copied:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from broker.storage.catalog.directory import Directory
     from broker.storage.delivery.group_views import GroupView
     from broker.storage.engine.session import Session
+
+logger = logging.getLogger("halfmq.storage")
 
 TopicQueue: TypeAlias = "tuple[Topic, int]"
 """Topic and queue number of a queue."""
@@ -46,9 +49,9 @@ class Handout:
 
     def deliver(self, lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> None:
         """Delivers messages of a lease to a consumer, and records it for the history."""
-        hand_over(lease, messages, budget, claimed)
+        delivered = hand_over(lease, messages, budget, claimed)
         if self.keeps_history:
-            self.events += self.deliveries(lease, [message.offset for message in messages])
+            self.events += self.deliveries(lease, [message.offset for message in delivered.messages])
 
     def deliveries(self, lease: Lease, offsets: Sequence[int]) -> list[Event]:
         """The delivery events of messages of a lease."""
@@ -70,7 +73,13 @@ class Handout:
 
 
 def hand_over(lease: Lease, messages: list[LogMessage], budget: Budget, claimed: Claimed) -> Delivered:
-    """Delivers messages of a lease to a consumer."""
+    """Delivers messages of a lease to a consumer, without those whose body is broken; these stay in the lease.
+
+    So each of them is tried again when the lease expires, and becomes a dead letter after its last attempt. In a
+    message group the ones behind it wait.
+    """
+    if any(message.broken for message in messages):
+        messages = _without_broken(lease, messages)
     delivered = Delivered(
         lease.lease_id,
         lease.token,
@@ -80,9 +89,22 @@ def hand_over(lease: Lease, messages: list[LogMessage], budget: Budget, claimed:
         messages,
         lease.message_group is not None,
     )
-    budget.take(delivered)
-    claimed.parts.append(delivered)
+    if messages:
+        budget.take(delivered)
+        claimed.parts.append(delivered)
     return delivered
+
+
+def _without_broken(lease: Lease, messages: Sequence[LogMessage]) -> list[LogMessage]:
+    whole: list[LogMessage] = []
+    for message in messages:
+        if not message.broken:
+            whole.append(message)
+            continue
+        logger.error("%s It is not delivered, attempt %d.", message.broken, lease.attempt)
+        if lease.message_group is not None:
+            break
+    return whole
 
 
 @dataclass(slots=True)

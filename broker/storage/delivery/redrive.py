@@ -22,7 +22,7 @@ from broker.storage.engine.statements import marks
 from broker.storage.groups import groups
 from broker.storage.log import republish
 from broker.storage.log.fitting import pieces_of, read_offsets
-from broker.storage.log.ranges import candidates, candidates_in
+from broker.storage.log.ranges import candidates, candidates_in, whole_ones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,7 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
 
     Raises:
         NotFound: the group has no dead letter topic.
+        StoredBodyBroken: the body of the first one cannot be unpacked.
     """
     topic, queue_id, low, high = _letters(session, search.group, directory)
     first = max(search.first, low)
@@ -116,7 +117,10 @@ def _page(
 ) -> DeadLetterPage:
     offsets = [candidate.offset for candidate in chosen]
     redriven = _redriven_before(session, queue_id, offsets)
-    messages = read_offsets(session, topic.name, 0, queue_id, offsets) if offsets else []
+    found = read_offsets(session, topic.name, 0, queue_id, offsets) if offsets else []
+    messages = whole_ones(found)
+    if len(messages) < len(found):
+        following = found[len(messages)].offset
     entries = [
         FoundDeadLetter(message, origin_of(message.properties), redriven.get(message.offset)) for message in messages
     ]
@@ -294,13 +298,15 @@ def _republish(
     session: Session, dead_letters: Topic, queue_id: int, letters: Sequence[_Letter], now: int
 ) -> list[_Letter]:
     by_queue: dict[int, list[_Letter]] = defaultdict(list)
+    broken: set[int] = set()
     for letter in letters:
         by_queue[letter.topic.queue_ids[letter.origin.queue_no]].append(letter)
     for target, some in sorted(by_queue.items()):
         offsets = sorted(letter.candidate.offset for letter in some)
         for piece in pieces_of(session, queue_id, offsets):
             messages = read_offsets(session, dead_letters.name, 0, queue_id, piece)
-            copied = [(message, without_origin(message.properties)) for message in messages]
+            broken.update(message.offset for message in messages if message.broken)
+            copied = [(each, without_origin(each.properties)) for each in messages if not each.broken]
             if copied:
                 republish.append(session, some[0].topic, target, copied, now)
-    return list(letters)
+    return [letter for letter in letters if letter.candidate.offset not in broken]

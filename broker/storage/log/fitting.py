@@ -76,8 +76,8 @@ def read_fitting(
     if len(offsets) == 1:
         return read_offsets(session, topic, queue_no, queue_id, offsets), None
     most = min(most, len(offsets))
-    body = f"CASE WHEN size <= {2 * max_bytes // most} AND log_offset <= {offsets[most - 1]} THEN body END"
-    columns = f"size, {rows.READ_COLUMNS.replace('body', body)}"
+    at_once = f"size <= {2 * max_bytes // most} AND log_offset <= {offsets[most - 1]}"
+    columns = f"size, {rows.read_columns(at_once)}"
     found = session.execute_all([chosen_at(queue_id, offsets, columns)])[0].rows
     count, size = 0, 0
     for row in found[:most]:

@@ -94,10 +94,10 @@ def send(
         new = {i: item for i, item in new.items() if i in behind.coming and i not in owners}
     if new:
         due = [(queues[i], item) for i, item in new.items() if i in queues]
-        answers.update(_append(session, due, now, ends))
+        answers.update(_append(session, due, now, ends, known))
         if len(due) < len(new):
             later_ones = [item for i, item in new.items() if i not in queues]
-            answers.update(_schedule(session, later_ones, now))
+            answers.update(_schedule(session, later_ones, now, known))
     for own_id, owner in owners.items():
         place = answers.get(owner)
         if place is not None:
@@ -125,7 +125,8 @@ def _send_new(
     if any(item.topic_id not in known for item in work):
         return None
     queues, _ = _choose_queues(work, known, now, rotation, None)
-    plan = append_by_guess(session, _appended([(queues[item.message_id], item) for item in work]), now, ends)
+    appended = _appended([(queues[item.message_id], item) for item in work], known)
+    plan = append_by_guess(session, appended, now, ends)
     if plan is None:
         return None
 
@@ -290,11 +291,15 @@ def _looking(session: Session, ids: Sequence[bytes]) -> list[Statement]:
 
 
 def _append(
-    session: Session, work: Sequence[tuple[int, SendWork]], now: int, ends: QueueEnds | None
+    session: Session,
+    work: Sequence[tuple[int, SendWork]],
+    now: int,
+    ends: QueueEnds | None,
+    topics: Mapping[int, Topic],
 ) -> dict[bytes, Place]:
     if not work:
         return {}
-    plan = append(session, _appended(work), now)
+    plan = append(session, _appended(work, topics), now)
     places: dict[bytes, Place] = {item.message_id: place for (_, item), place in zip(work, plan.places, strict=True)}
     session.finish(
         [*_records(session, places, now), *plan.statements],
@@ -303,11 +308,14 @@ def _append(
     return places
 
 
-def _appended(work: Sequence[tuple[int, SendWork]]) -> list[Appended]:
-    return [Appended(queue_id, item.topic_id, item.message_id, 0, item.message) for queue_id, item in work]
+def _appended(work: Sequence[tuple[int, SendWork]], topics: Mapping[int, Topic]) -> list[Appended]:
+    return [
+        Appended(queue_id, item.topic_id, item.message_id, 0, item.message, topics[item.topic_id].compression)
+        for queue_id, item in work
+    ]
 
 
-def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[bytes, Place]:
+def _schedule(session: Session, work: Iterable[SendWork], now: int, topics: Mapping[int, Topic]) -> dict[bytes, Place]:
     places: dict[bytes, Place] = {}
     scheduled = []
     for item in work:
@@ -315,7 +323,7 @@ def _schedule(session: Session, work: Iterable[SendWork], now: int) -> dict[byte
         deliver_at = message.deliver_at or now
         places[item.message_id] = Scheduled(deliver_at, item.topic_id)
         head = (deliver_at, item.message_id, 0, item.topic_id, item.queue_no, message.priority)
-        scheduled.append((*head, *rows.content(message), now))
+        scheduled.append((*head, *rows.content(message, topics[item.topic_id].compression), now))
     session.execute_all(
         [
             *_records(session, places, now),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.message import DELIVER_AT
-from broker.errors import AlreadyExists
+from broker.errors import AlreadyExists, StoredBodyBroken
 from broker.storage.log.message_queries import find_message
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def is_repeat(session: Session, item: SendWork, directory: Directory) -> bool:
     """Whether the stored message under an item's id is the same one, as far as it is still known."""
-    found = find_message(session, item.message_id, 0, directory)
+    try:
+        found = find_message(session, item.message_id, 0, directory)
+    except StoredBodyBroken:
+        return True
     if found is None:
         return True
     if found.message is not None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from broker.domain.keys import key_hash
 from broker.domain.place import InLog, Recalled, Scheduled
 from broker.domain.transaction import TransactionState
+from broker.errors import StoredBodyBroken
 from broker.ports.queries import FoundMessage, FoundPage
 from broker.storage.log.fitting import read_offsets
 from broker.storage.log.offsets_by_time import offset_at
-from broker.storage.log.ranges import range_of
+from broker.storage.log.ranges import range_of, whole_ones
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ _EXAMINED = 1000
 
 
 def find_message(session: Session, transaction_id: bytes, position: int, directory: Directory) -> FoundMessage | None:
-    """A message by its identity, in the log, among the scheduled or among the half messages; None for none."""
+    """A message by its identity, in the log, among the scheduled or among the half messages; None for none.
+
+    Raises:
+        StoredBodyBroken: its stored body cannot be unpacked.
+    """
     waiting = _half(session, transaction_id, position, directory)
     if waiting is not None:
         first = session.fetch_one(
@@ -62,7 +67,7 @@ def _half(session: Session, transaction_id: bytes, position: int, directory: Dir
         f"SELECT topic_id, {rows.CONTENT} FROM half_message WHERE transaction_id = ? AND position = ?",
         (transaction_id, position),
     )
-    return _waiting(session, row, directory)
+    return _waiting(session, transaction_id, position, row, directory)
 
 
 def _scheduled(session: Session, key: tuple[int, bytes, int], directory: Directory) -> Message | None:
@@ -71,16 +76,18 @@ def _scheduled(session: Session, key: tuple[int, bytes, int], directory: Directo
         " WHERE deliver_at = ? AND transaction_id = ? AND position = ?",
         key,
     )
-    return _waiting(session, row, directory)
+    return _waiting(session, key[1], key[2], row, directory)
 
 
-def _waiting(session: Session, row: tuple[object, ...] | None, directory: Directory) -> Message | None:
+def _waiting(
+    session: Session, transaction_id: bytes, position: int, row: tuple[object, ...] | None, directory: Directory
+) -> Message | None:
     if row is None:
         return None
     topic_id, *content = row
     topics = directory.by_ids(session, [int(str(topic_id))])
     name = next((topic.name for topic in topics.values()), "(deleted)")
-    return rows.half_from_row(name, content)
+    return rows.half_from_row(name, transaction_id, position, content)
 
 
 def _in_log(session: Session, place: InLog, directory: Directory) -> LogMessage | None:
@@ -89,12 +96,24 @@ def _in_log(session: Session, place: InLog, directory: Directory) -> LogMessage 
     if of_queue is None:
         return None
     topic, queue_no = of_queue
-    return next(iter(read_offsets(session, topic.name, queue_no, queue_id, [offset])), None)
+    found = next(iter(read_offsets(session, topic.name, queue_no, queue_id, [offset])), None)
+    if found is not None and found.broken:
+        raise StoredBodyBroken(found.broken)
+    return found
 
 
 def find_messages(session: Session, search: MessageSearch) -> FoundPage:
-    """A page of messages of a topic, by queue and offset."""
-    return _by_key(session, search) if search.key else _by_time(session, search)
+    """A page of messages of a topic, by queue and offset; it ends before one whose body is broken.
+
+    Raises:
+        StoredBodyBroken: the first one's is.
+    """
+    page = _by_key(session, search) if search.key else _by_time(session, search)
+    whole = whole_ones(page.messages)
+    if len(whole) < len(page.messages):
+        page.following = (page.messages[len(whole)].queue_no, page.messages[len(whole)].offset)
+        page.messages = whole
+    return page
 
 
 def _by_key(session: Session, search: MessageSearch) -> FoundPage:

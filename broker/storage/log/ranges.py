@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.columns import Column
 from broker.domain.message import Candidate
+from broker.errors import StoredBodyBroken
+from broker.storage.engine.greenlets import pause
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import columns, rows
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     from broker.domain.message import LogMessage
 
+UNPACKED_AT_ONCE = 256 * 1024
+"""Bytes of bodies that are unpacked before others on the event loop have a turn."""
 SPAN = "FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
 """Condition for a queue's messages between two offsets. Range of the primary key."""
 _SIZE_OF_HEADERS = "COALESCE(LENGTH(message_keys), 0) + COALESCE(LENGTH(properties), 0)"
@@ -34,9 +38,7 @@ def range_of(queue_id: int, first: int, count: int, largest: int | None = None) 
 
     Bodies of more than `largest` bytes are omitted.
     """
-    selected = rows.READ_COLUMNS
-    if largest is not None:
-        selected = selected.replace("body", f"CASE WHEN size <= {largest} THEN body END")
+    selected = rows.READ_COLUMNS if largest is None else rows.read_columns(f"size <= {largest}")
     return Statement(f"SELECT {selected} {SPAN} ORDER BY log_offset", (queue_id, first, first + count))
 
 
@@ -80,13 +82,36 @@ def chosen_at(queue_id: int, offsets: Sequence[int], selected: str) -> Statement
     )
 
 
-def log_messages(topic: str, queue_no: int, found: Iterable[Sequence[Any]]) -> list[LogMessage]:
-    """The messages in the rows of `range_of` and `messages_at`."""
-    return [rows.log_message(topic, queue_no, row) for row in found]
+def log_messages(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> list[LogMessage]:
+    """The messages in the rows of `range_of` and `messages_at`, those included whose body is broken."""
+    if sum([row[-2] or 0 for row in found]) <= UNPACKED_AT_ONCE:
+        return [rows.log_message(topic, queue_no, row) for row in found]
+    messages, unpacked = [], 0
+    for row in found:
+        messages.append(rows.log_message(topic, queue_no, row))
+        unpacked += row[-2] or 0
+        if unpacked >= UNPACKED_AT_ONCE:
+            pause(0)
+            unpacked = 0
+    return messages
+
+
+def whole_ones(messages: list[LogMessage]) -> list[LogMessage]:
+    """The messages before the first one whose body is broken.
+
+    Raises:
+        StoredBodyBroken: the first one's is.
+    """
+    for index, message in enumerate(messages):
+        if message.broken:
+            if not index:
+                raise StoredBodyBroken(message.broken)
+            return messages[:index]
+    return messages
 
 
 def plain_messages(
-    topic: str, queue_no: int, found: Iterable[Sequence[Any]], max_bytes: int
+    topic: str, queue_no: int, found: Sequence[Sequence[Any]], max_bytes: int
 ) -> list[LogMessage] | None:
     """The messages in the rows of `range_of`; None if one has a message group, or they are too large together."""
     messages = log_messages(topic, queue_no, found)

@@ -21,6 +21,7 @@ from broker.storage.log.ranges import (
     small_concatenated,
     small_in,
 )
+from broker.storage.tables import rows
 from broker.storage.tables.columns import log_columns, log_columns_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.engine.session import Session
 
-    _Row: TypeAlias = tuple[Any, ...]
+    _Row: TypeAlias = Sequence[Any]
 
 _Messages = TypeVar("_Messages", bound=Sized)
 
@@ -115,7 +116,10 @@ def _read(
     first = max(offset, min_offset)
     if wanted is not None:
         found, following = _wanted(session, topic, queue_no, first, max_offset, room, wanted)
-        return QueueSlice(form.made(topic.name, queue_no, found), min_offset, max_offset, following)
+        whole = rows.unpacked(topic.name, queue_no, found)
+        if len(whole) < len(found):
+            following = found[len(whole)][0]
+        return QueueSlice(form.made(topic.name, queue_no, whole), min_offset, max_offset, following)
     waiting = max_offset - first
     if waiting <= 0:
         return QueueSlice(form.made(topic.name, queue_no, ()), min_offset, max_offset, first)
@@ -130,7 +134,9 @@ def _read(
         # Retention has deleted messages meanwhile: the reader must detect that.
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
         min_offset = row[0] if row else max_offset
-    return QueueSlice(form.made(topic.name, queue_no, found), min_offset, max_offset, first + count)
+    whole = rows.unpacked(topic.name, queue_no, found)
+    following = first + count if len(whole) == len(found) else found[len(whole)][0]
+    return QueueSlice(form.made(topic.name, queue_no, whole), min_offset, max_offset, following)
 
 
 def _small_rows(
@@ -138,7 +144,8 @@ def _small_rows(
 ) -> Sequence[_Row]:
     small = small_in(topic.queue_ids[queue_no], first, count, 2 * max_bytes // count)
     found: Sequence[_Row] = session.execute_all([small])[0].rows
-    return found[: _fitting([row[0] for row in found], [len(row[-1]) for row in found], first, max_bytes)]
+    sizes = [row[-2] or len(row[-1]) for row in found]
+    return rows.unpacked(topic.name, queue_no, found[: _fitting([row[0] for row in found], sizes, first, max_bytes)])
 
 
 def _small_messages(

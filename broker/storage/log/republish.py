@@ -26,7 +26,13 @@ def append(
     new, entries = [], []
     for offset, (message, properties) in enumerate(copied, first):
         copy = Message(topic.name, message.body, message.tag, tuple(message.keys), properties, message.message_group)
-        values = (message.transaction_id, message.position, *rows.content(copy), message.born_at, now)
+        values = (
+            message.transaction_id,
+            message.position,
+            *rows.content(copy, topic.compression),
+            message.born_at,
+            now,
+        )
         new.append((queue_id, offset, *values))
         entries += keys.entries(topic.topic_id, queue_id, offset, message.keys)
     session.execute_all([*session.insertion("message", rows.MESSAGE_COLUMNS, new), *keys.insertion(session, entries)])

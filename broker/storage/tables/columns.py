@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.columns import ALL_COLUMNS, ID_BYTES, Column, LogColumns
 from broker.domain.message import LONG_TAG
+from broker.storage.tables import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ _BYTES = {"body": Column.BODY, "transaction_id": Column.TRANSACTION_ID}
 _NUMBERS = {
     "log_offset": None,
     "size": Column.BODY,
+    "LENGTH(body)": Column.BODY,
     "position": Column.POSITION,
     "born_at": Column.BORN_AT,
     "stored_at": Column.STORED_AT,
@@ -31,10 +33,10 @@ _OF_PROPERTIES = {Column.PROPERTIES, Column.PRIORITY, Column.DELIVER_AT, Column.
 
 
 def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> LogColumns:
-    """Messages from rows of the values of READ_COLUMNS."""
+    """Messages from rows of the values of READ_COLUMNS, whose bodies are unpacked."""
     if not found:
         return LogColumns(topic, queue_no, (), b"", (), b"", (), (), ())
-    offsets, ids, positions, tags, keys, groups, encoded, born_at, stored_at, bodies = zip(*found, strict=True)
+    offsets, ids, positions, tags, keys, groups, encoded, born_at, stored_at, _, contents = zip(*found, strict=True)
     properties = _decode_all(encoded, "{}") if any(encoded) else None
     return LogColumns(
         topic,
@@ -42,8 +44,8 @@ def log_columns(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> Lo
         offsets,
         b"".join(ids),
         positions,
-        b"".join(bodies),
-        tuple(map(len, bodies)),
+        b"".join(contents),
+        tuple(map(len, contents)),
         born_at,
         stored_at,
         _tags(tags, properties),
@@ -101,7 +103,8 @@ def log_columns_of(
 ) -> LogColumns | None:
     """Messages from the values of `concatenated`; None if they cannot be told apart.
 
-    That is so if the database cut a value, if a text has a line break, or if the messages were not read by offset.
+    That is so if the database cut a value, if a text has a line break, if the messages were not read by offset, or if a
+    body is broken.
     """
     count, *rest = row
     if not count:
@@ -120,12 +123,16 @@ def log_columns_of(
                     read[name] = text.split("\n") if name in _TEXTS else json.loads(f"[{text}]")
     except ValueError:
         return None
-    offsets, bodies, sizes, ids = (read.get(name, b"") for name in ("log_offset", "body", "size", "transaction_id"))
-    if len(bodies) != sum(sizes) or ("transaction_id" in read and len(ids) != ID_BYTES * count):
+    offsets, content, sizes, ids = (read.get(name, b"") for name in ("log_offset", "body", "size", "transaction_id"))
+    lengths = read.get("LENGTH(body)", b"")
+    if len(content) != sum(lengths) or ("transaction_id" in read and len(ids) != ID_BYTES * count):
         return None
     if any(len(column) != count for name, column in read.items() if name not in _BYTES):
         return None
-    if offsets != list(range(offsets[0], offsets[0] + count)) and any(a >= b for a, b in pairwise(offsets)):
+    if lengths != sizes:
+        content = _unpacked(content, lengths, sizes)
+    in_order = offsets == list(range(offsets[0], offsets[0] + count)) or all(a < b for a, b in pairwise(offsets))
+    if content is None or not in_order:
         return None
     properties = read.get("properties")
     return LogColumns(
@@ -134,7 +141,7 @@ def log_columns_of(
         offsets,
         ids,
         read.get("position", ()),
-        bodies,
+        content,
         sizes,
         read.get("born_at", ()),
         read.get("stored_at", ()),
@@ -143,3 +150,14 @@ def log_columns_of(
         properties,
         read.get("message_group"),
     )
+
+
+def _unpacked(stored: bytes, lengths: Sequence[int], sizes: Sequence[int]) -> bytes | None:
+    """Bodies that lie one behind the other, some of them compressed; None if one is broken."""
+    ends = accumulate(lengths)
+    try:
+        return b"".join(
+            [bodies.unpack(stored[end - own : end], size) for end, own, size in zip(ends, lengths, sizes, strict=True)]
+        )
+    except bodies.BrokenBody:
+        return None

@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.ids import message_id
 from broker.domain.lease import Lease
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, LONG_TAG, PRIORITY, SHORT_TAG, LogMessage, Message
 from broker.domain.place import InLog, Recalled, Scheduled
+from broker.errors import StoredBodyBroken
+from broker.storage.tables import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.place import Place
+    from broker.domain.topic import Compression
 
 CONTENT = "body, size, tag, message_keys, message_group, properties"
 MESSAGE_COLUMNS = f"queue_id, log_offset, transaction_id, position, {CONTENT}, born_at, stored_at"
 # The body comes last: the values before it have the same shape in most rows, which the row parser exploits.
-READ_COLUMNS = (
-    "log_offset, transaction_id, position, tag, message_keys, message_group, properties, born_at, stored_at, body"
+_READ_COLUMNS = (
+    "log_offset, transaction_id, position, tag, message_keys, message_group, properties, born_at, stored_at,"
+    f" {bodies.PACKED_SIZE}, {{body}}"
 )
+READ_COLUMNS = _READ_COLUMNS.format(body="body")
 LEASE_COLUMNS = (
     "lease_id, group_id, queue_id, first_offset, message_count, token, attempt, available_at, owner, settled, moved,"
     " last_error, message_group"
@@ -31,15 +37,24 @@ NO_CHECKS, TO_CHECK, LAST_CHECK_SENT, PARKED = 0, 1, 2, 3
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def content(message: Message) -> tuple[Any, ...]:
-    """The values of CONTENT."""
+def read_columns(condition: str) -> str:
+    """READ_COLUMNS whose body is omitted (NULL) where a condition is not met."""
+    return _READ_COLUMNS.format(body=f"CASE WHEN {condition} THEN body END")
+
+
+def content(message: Message, compression: Compression) -> tuple[Any, ...]:
+    """The values of CONTENT, for a topic with this setting."""
+    body = message.body
+    return (bodies.pack(body, compression), len(body), *headers(message))
+
+
+def headers(message: Message) -> tuple[Any, ...]:
+    """The values of CONTENT behind body and size."""
     tag, properties = message.tag, message.stored_properties
     if tag is not None and len(tag) > SHORT_TAG:
         properties = {**properties, LONG_TAG: tag}
         tag = None
     return (
-        message.body,
-        len(message.body),
         tag,
         encode_keys(message.keys),
         message.message_group,
@@ -52,9 +67,19 @@ def encode_keys(keys: Sequence[str]) -> str | None:
     return _encode(keys) if keys else None
 
 
-def half_from_row(topic: str, row: Sequence[Any]) -> Message:
-    """A half message from the values of CONTENT."""
-    body, _, tag, keys, group, encoded = row
+def half_from_row(topic: str, transaction_id: bytes, position: int, row: Sequence[Any]) -> Message:
+    """A half message, or a scheduled one, from the values of CONTENT.
+
+    Raises:
+        StoredBodyBroken: it cannot be unpacked.
+    """
+    body, size, tag, keys, group, encoded = row
+    if len(body) != size:
+        try:
+            body = bodies.unpack(body, size)
+        except bodies.BrokenBody as error:
+            place = f"topic {topic!r}, not in the log yet"
+            raise StoredBodyBroken(f"{_broken(place, transaction_id, position, error)}.") from None
     properties: dict[str, str] = json.loads(encoded) if encoded else {}
     deliver_at = properties.pop(DELIVER_AT, None)
     return Message(
@@ -71,9 +96,15 @@ def half_from_row(topic: str, row: Sequence[Any]) -> Message:
 
 
 def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
-    """A message from the values of READ_COLUMNS."""
-    offset, transaction_id, position, tag, keys, group, encoded, born_at, stored_at, body = row
+    """A message from the values of READ_COLUMNS; one whose body cannot be unpacked says so."""
+    offset, transaction_id, position, tag, keys, group, encoded, born_at, stored_at, size, body = row
     properties, tag = decode_properties(encoded, tag)
+    broken = ""
+    if size is not None and body is not None:
+        try:
+            body = bodies.unpack(body, size)
+        except bodies.BrokenBody as error:
+            broken = _broken_in_log(topic, queue_no, row, error)
     return LogMessage(
         topic,
         queue_no,
@@ -87,6 +118,39 @@ def log_message(topic: str, queue_no: int, row: Sequence[Any]) -> LogMessage:
         group,
         born_at,
         stored_at,
+        broken,
+    )
+
+
+def unpacked(topic: str, queue_no: int, found: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Rows of READ_COLUMNS with their bodies unpacked, up to the first one that is broken.
+
+    Raises:
+        StoredBodyBroken: the first row is.
+    """
+    if not any(row[-2] is not None for row in found):
+        return found
+    whole: list[Sequence[Any]] = []
+    for row in found:
+        *others, size, body = row
+        try:
+            whole.append(row if size is None else (*others, None, bodies.unpack(body, size)))
+        except bodies.BrokenBody as error:
+            if whole:
+                break
+            raise StoredBodyBroken(_broken_in_log(topic, queue_no, row, error)) from None
+    return whole
+
+
+def _broken_in_log(topic: str, queue_no: int, row: Sequence[Any], error: bodies.BrokenBody) -> str:
+    place = f"topic {topic!r}, queue {queue_no}, offset {row[0]}"
+    return f"{_broken(place, row[1], row[2], error)}, or read on behind it."
+
+
+def _broken(place: str, transaction_id: bytes, position: int, error: bodies.BrokenBody) -> str:
+    return (
+        f"The stored body of message {message_id(transaction_id, position)} ({place}) cannot be unpacked: {error}."
+        " Restore its row from a backup of the database"
     )
 
 

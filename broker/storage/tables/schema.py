@@ -37,6 +37,7 @@ topic = sa.Table(
     sa.Column("dedup_window", sa.BigInteger, nullable=False, server_default="86400000000", comment="microseconds"),
     sa.Column("group_queues", sa.Integer, nullable=False, server_default="0", comment="queues of message groups"),
     sa.Column("deleted_at", sa.BigInteger, comment="set while its messages are being deleted"),
+    sa.Column("compression", sa.SmallInteger, nullable=False, server_default="1", comment="1 none, 2 zstd"),
     sa.UniqueConstraint("name", name="topic_name"),
     **_NUMBERED,
 )

@@ -7,6 +7,7 @@ that were decided meanwhile.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from broker.domain.transaction import (
@@ -14,7 +15,7 @@ from broker.domain.transaction import (
     TransactionState,
     advance,
 )
-from broker.errors import NotFound, Refused, VerdictConflict
+from broker.errors import NotFound, Refused, StoredBodyBroken, VerdictConflict
 from broker.ports.checks import CheckAnswer, ClaimedCheck
 from broker.ports.transactions import TransactionOutcome
 from broker.storage.engine.statements import marks
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
+
+logger = logging.getLogger("halfmq.storage")
 
 # Bytes of half messages claimed at a time, unless a single transaction has more. They are in memory until they are sent
 # to producers.
@@ -93,7 +96,9 @@ def claim_due(
         claimed.append(ClaimedCheck(transaction_id, group_id, number, most, born_at, [], now))
     if claimed:
         session.insert("transaction_check", "transaction_id, check_number, sent_at, broker_id, client_id", history)
-        _add_halves(session, claimed, directory)
+        broken = _add_halves(session, claimed, directory)
+        # Counted, so that it is parked in the end, for an operator; but not sent.
+        claimed = [check for check in claimed if check.transaction_id not in broken]
     return claimed
 
 
@@ -129,18 +134,27 @@ def was_claimed(session: Session, claimed: Sequence[ClaimedCheck], now: int, bro
     )
 
 
-def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Directory) -> None:
+def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Directory) -> set[bytes]:
+    """Reads the half messages; returns the transactions with a body that cannot be unpacked."""
     by_id = {check.transaction_id: check for check in claimed}
     found = session.fetch_in(
-        f"SELECT transaction_id, topic_id, {rows.CONTENT} FROM half_message{session.dialect.by_key}"
+        f"SELECT transaction_id, position, topic_id, {rows.CONTENT} FROM half_message{session.dialect.by_key}"
         " WHERE transaction_id",
         sorted(by_id),
         " ORDER BY transaction_id, position",
     )
-    topics = directory.by_ids(session, {row[1] for row in found})
-    for transaction_id, topic_id, *content in found:
+    topics = directory.by_ids(session, {row[2] for row in found})
+    broken: set[bytes] = set()
+    for transaction_id, position, topic_id, *content in found:
         name = topics[topic_id].name if topic_id in topics else "(deleted)"
-        by_id[transaction_id].halves.append(rows.half_from_row(name, content))
+        try:
+            half = rows.half_from_row(name, transaction_id, position, content)
+        except StoredBodyBroken as error:
+            logger.error("%s The check of its transaction is not sent.", error)
+            broken.add(transaction_id)
+        else:
+            by_id[transaction_id].halves.append(half)
+    return broken
 
 
 def record_sent(session: Session, check: ClaimedCheck, client_id: str) -> None:

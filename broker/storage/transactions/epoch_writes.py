@@ -55,7 +55,14 @@ def append(
     plan = append_messages(
         session,
         [
-            Appended(queue_id, half.topic_id, own.transaction_id, position, half.message)
+            Appended(
+                queue_id,
+                half.topic_id,
+                own.transaction_id,
+                position,
+                half.message,
+                topics[half.topic_id].compression,
+            )
             for own in new
             for position, (queue_id, half) in enumerate(zip(_queues(own, topics, rotation), own.halves, strict=True))
         ],

@@ -15,19 +15,30 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.keys import dedup_hash
 from broker.domain.limits import check_transaction_size
+from broker.domain.topic import Compression
 from broker.domain.transaction import TransactionState
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
+from broker.errors import (
+    AlreadyExists,
+    BrokerError,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    StoredBodyBroken,
+    VerdictConflict,
+)
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.catalog import topics
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Answer, Statement, expecting, rows_of, selection
 from broker.storage.log import deduplication
 from broker.storage.tables import rows
+from broker.storage.tables.bodies import BrokenBody, is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from broker.domain.check_policy import CheckPolicy
+    from broker.domain.topic import Topic
     from broker.ports.transactions import Half
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
@@ -73,10 +84,8 @@ def prepare(
         for position, half in enumerate(item.halves, item.first_position)
         if half.message.dedup_key
     ]
-    windows: dict[int, int] = {}
-    if keyed:
-        known = directory.by_ids(session, {half.topic_id for _, _, half in keyed})
-        windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
+    known = directory.by_ids(session, {half.topic_id for item in work for half in item.halves})
+    windows = {topic_id: topic.dedup_window for topic_id, topic in known.items()}
     ids = {item.transaction_id for item in work}
     plain = len(ids) == len(work) and not any(item.first_position for item in work)
     if (
@@ -90,15 +99,16 @@ def prepare(
         def again(session: Session) -> list[TransactionOutcome | BrokerError]:
             return prepare(session, work, now, policy, directory, one_by_one=True, memory=memory)
 
-        stored = _prepare_all(session, fresh, now, policy, claims, directory, again if last else None, memory)
+        stored = _prepare_all(session, fresh, now, policy, claims, directory, again if last else None, memory, known)
         if stored is not None:
             # A refused one may have been stored long ago, before another message took its key over.
             return [
-                stored.get(item.transaction_id) or _prepare_one(session, item, now, policy, windows, directory, memory)
+                stored.get(item.transaction_id)
+                or _prepare_one(session, item, now, policy, windows, directory, memory, known)
                 for item in work
             ]
         raise StartOver(again)
-    return [_prepare_one(session, item, now, policy, windows, directory, memory) for item in work]
+    return [_prepare_one(session, item, now, policy, windows, directory, memory, known) for item in work]
 
 
 def _prepare_all(
@@ -110,6 +120,7 @@ def _prepare_all(
     directory: Directory,
     otherwise: Callable[[Session], object] | None,
     memory: PreparedHere | None,
+    known: Mapping[int, Topic],
 ) -> dict[bytes, TransactionOutcome | BrokerError] | None:
     """Stores new transactions; None if one of them exists already, or a topic was deleted.
 
@@ -117,7 +128,9 @@ def _prepare_all(
     """
     if not work:
         return {}
-    new = [row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy)]
+    new = [
+        row for item in sorted(work, key=lambda item: item.transaction_id) for row in _rows(item, now, policy, known)
+    ]
     ids = {item.transaction_id for item in work}
     inserts = session.insertion("half_message", _COLUMNS, new, keep_existing="transaction_id")
     wanted = {half.topic_id for item in work for half in item.halves}
@@ -144,12 +157,17 @@ def _prepare_all(
     return {item.transaction_id: _outcome(item, decided.get(item.transaction_id)) for item in work}
 
 
-def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object, ...]]:
+def _rows(
+    item: PrepareWork, now: int, policy: CheckPolicy, topics: Mapping[int, Topic], only: Collection[int] | None = None
+) -> list[tuple[object, ...]]:
+    """The rows of half messages, or of those at some positions."""
     group = item.producer_group_id
     result: list[tuple[object, ...]] = []
     head: tuple[object, ...]
     for position, half in enumerate(item.halves, item.first_position):
-        message = half.message
+        if only is not None and position not in only:
+            continue
+        message, topic = half.message, topics.get(half.topic_id)
         later = message.deliver_at if message.deliver_at is not None and message.deliver_at > now else None
         own = dedup_hash(message.dedup_key) if message.dedup_key else None
         head = (item.transaction_id, position, group, half.topic_id, half.queue_no, message.priority, later, own, now)
@@ -157,7 +175,8 @@ def _rows(item: PrepareWork, now: int, policy: CheckPolicy) -> list[tuple[object
             head += (NO_CHECKS, None, 0)
         else:
             head += (TO_CHECK, policy.first_due(now, item.first_check_delay), 0)
-        result.append(head + rows.content(message))
+        # One whose topic is missing is not stored in the end.
+        result.append(head + rows.content(message, topic.compression if topic else Compression.NONE))
     return result
 
 
@@ -211,11 +230,12 @@ def _prepare_one(
     windows: Mapping[int, int],
     directory: Directory,
     memory: PreparedHere | None,
+    known: Mapping[int, Topic],
 ) -> TransactionOutcome | BrokerError:
     existing = {
         row[0]: row[1:]
         for row in session.fetch(
-            "SELECT position, topic_id, body, tag, message_keys, message_group, properties, check_state"
+            "SELECT position, topic_id, body, size, tag, message_keys, message_group, properties, check_state"
             " FROM half_message WHERE transaction_id = ? ORDER BY position" + session.dialect.for_update,
             (item.transaction_id,),
         )
@@ -247,7 +267,7 @@ def _prepare_one(
         if refused:
             return refused[item.transaction_id]
     if new:
-        session.insert("half_message", _COLUMNS, [row for row in _rows(item, now, policy) if row[1] in new])
+        session.insert("half_message", _COLUMNS, _rows(item, now, policy, known, new))
         if memory is not None:
             session.finish([], then=lambda _: _note(memory, item, now, len(existing), list(new.values())))
     return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
@@ -279,7 +299,15 @@ def _not_stored(item: PrepareWork, existing: Mapping[int, Sequence[Any]]) -> dic
         stored = existing.get(position)
         if stored is None:
             new[position] = half
-        elif not _is_same(stored, half):
+            continue
+        try:
+            same = _is_same(stored, half)
+        except BrokenBody as error:
+            return StoredBodyBroken(
+                f"The stored body of the half message at position {position} cannot be unpacked: {error}. Roll the"
+                " transaction back and begin a new one."
+            )
+        if not same:
             return AlreadyExists(
                 f"This transaction already has another message at position {position}; an id names one content for"
                 " ever.",
@@ -302,10 +330,14 @@ def _on_topics(item: PrepareWork, new: dict[int, Half], gone: set[int]) -> dict[
 
 
 def _is_same(stored: Sequence[Any], half: Half) -> bool:
-    """Whether a half message is stored already. The first delivery time is kept, whatever a repetition has."""
-    *others, properties, _ = stored
-    body, _, tag, keys, group, own = rows.content(half.message)
-    if others != [half.topic_id, body, tag, keys, group]:
+    """Whether a half message is stored already. The first delivery time is kept, whatever a repetition has.
+
+    Raises:
+        BrokenBody: the stored one is damaged.
+    """
+    topic_id, body, size, *others, properties, _ = stored
+    *headers, own = rows.headers(half.message)
+    if topic_id != half.topic_id or others != headers or not is_stored(body, size, half.message.body):
         return False
     return properties == own or (
         (without_time := rows.without_time(own)) is not None and without_time == rows.without_time(properties)
@@ -313,8 +345,8 @@ def _is_same(stored: Sequence[Any], half: Half) -> bool:
 
 
 def _stored_size(row: Sequence[Any]) -> int:
-    _, body, _, keys, _, properties, _ = row
-    return len(body) + len(keys or "") + len(properties or "")
+    _, _, size, _, keys, _, properties, _ = row
+    return int(size) + len(keys or "") + len(properties or "")
 
 
 def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, bytes]:

@@ -13,17 +13,23 @@ from broker.ports.transactions import (
     TransactionFilter,
     TransactionSummary,
 )
-from broker.storage.engine.statements import marks
+from broker.storage.engine.statements import Statement, marks, rows_of
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import PARKED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
 
 def transaction(session: Session, transaction_id: bytes, directory: Directory) -> TransactionDetail | None:
-    """All that is known of a transaction; None if it is unknown."""
+    """All that is known of a transaction; None if it is unknown.
+
+    Raises:
+        StoredBodyBroken: a body of a half message cannot be unpacked.
+    """
     detail = _pending(session, transaction_id, directory)
     op = session.fetch_one(
         "SELECT o.state, o.source, o.decided_at, o.reason, o.released, o.half_count, o.check_count, o.prepared_at,"
@@ -73,7 +79,10 @@ def _pending(session: Session, transaction_id: bytes, directory: Directory) -> T
     _, check_state, check_count, born_at, due_at, parked_at, group = found[0][:7]
     state, since = _state(check_state), _still(parked_at, check_state)
     summary = TransactionSummary(transaction_id, state, group, len(found), check_count, born_at, due_at, since)
-    halves = [rows.half_from_row(topics[row[0]].name if row[0] in topics else "(deleted)", row[7:]) for row in found]
+    halves = [
+        rows.half_from_row(topics[row[0]].name if row[0] in topics else "(deleted)", transaction_id, position, row[7:])
+        for position, row in enumerate(found)
+    ]
     return TransactionDetail(summary, halves, parked_at=parked_at)
 
 
@@ -86,43 +95,38 @@ def _still(parked_at: int | None, check_state: int) -> int | None:
     return parked_at if check_state == PARKED else None
 
 
+_STATES = {
+    None: (rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT, rows.PARKED),
+    TransactionState.PREPARED: (rows.NO_CHECKS, rows.TO_CHECK, rows.LAST_CHECK_SENT),
+    TransactionState.PARKED: (rows.PARKED,),
+}
+"""Values of check_state, by what is wanted."""
+
+
 def list_transactions(session: Session, wanted: TransactionFilter) -> list[TransactionSummary]:
-    """Transactions without a verdict, oldest first, a page at a time. Reads the half messages, which are few."""
-    conditions = ["h.position = 0"]
-    values: list[Any] = []
-    if wanted.state is TransactionState.PARKED:
-        conditions.append("h.check_state = ?")
-        values.append(PARKED)
-    elif wanted.state is TransactionState.PREPARED:
-        conditions.append("h.check_state < ?")
-        values.append(PARKED)
-    if wanted.producer_group is not None:
-        conditions.append("g.name = ?")
-        values.append(wanted.producer_group)
-    if wanted.topic_id is not None:
-        conditions.append(
-            "EXISTS (SELECT 1 FROM half_message t WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?)"
-        )
-        values.append(wanted.topic_id)
-    if wanted.prepared_before is not None:
-        conditions.append("h.born_at <= ?")
-        values.append(wanted.prepared_before)
-    if wanted.after is not None:
-        conditions.append("(h.born_at > ? OR (h.born_at = ? AND h.transaction_id > ?))")
-        values.extend((wanted.after[0], wanted.after[0], wanted.after[1]))
+    """Transactions without a verdict, in the order of their ids, a page at a time.
+
+    Range of the primary key, from the last id on. Of one producer group, or of parked ones, which are few among many:
+    ranges of half_due, a group each.
+    """
+    states = _STATES[wanted.state]
+    if wanted.producer_group is None and wanted.state is not TransactionState.PARKED:
+        ids = _some_ids(session, wanted, states)
+    else:
+        ids = _ids_of_groups(session, wanted, states)
+    if not ids:
+        return []
     found = session.fetch(
         "SELECT h.transaction_id, h.check_state, g.name, h.check_count, h.born_at, h.check_due_at, h.parked_at"
-        " FROM half_message h JOIN producer_group g ON g.producer_group_id = h.producer_group_id"
-        f" WHERE {' AND '.join(conditions)} ORDER BY h.born_at, h.transaction_id LIMIT ?",
-        (*values, wanted.limit),
+        f" FROM half_message h{session.dialect.by_key} {session.dialect.joined_to} producer_group g"
+        f" ON g.producer_group_id = h.producer_group_id WHERE h.transaction_id IN ({marks(ids)}) AND h.position = 0"
+        " ORDER BY h.transaction_id",
+        ids,
     )
-    if not found:
-        return []
-    ids = [row[0] for row in found]
     counts = dict(
         session.fetch(
-            f"SELECT transaction_id, COUNT(*) FROM half_message WHERE transaction_id IN ({marks(ids)})"
-            " GROUP BY transaction_id",
+            f"SELECT transaction_id, COUNT(*) FROM half_message{session.dialect.by_key}"
+            f" WHERE transaction_id IN ({marks(ids)}) GROUP BY transaction_id",
             ids,
         )
     )
@@ -130,3 +134,61 @@ def list_transactions(session: Session, wanted: TransactionFilter) -> list[Trans
         TransactionSummary(i, _state(state), group, counts.get(i, 1), count, born_at, due_at, _still(parked_at, state))
         for i, state, group, count, born_at, due_at, parked_at in found
     ]
+
+
+def _further(wanted: TransactionFilter) -> tuple[str, list[Any]]:
+    """Conditions on a half message `h` at position 0 that no index has, and their values."""
+    conditions, values = "h.position = 0", list[Any]()
+    if wanted.topic_id is not None:
+        # EXISTS would become a join, for which MariaDB reads all half messages of the topic first.
+        conditions += " AND (SELECT COUNT(*) FROM half_message t"
+        conditions += " WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?) > 0"
+        values.append(wanted.topic_id)
+    if wanted.prepared_before is not None:
+        conditions += " AND h.born_at <= ?"
+        values.append(wanted.prepared_before)
+    return conditions, values
+
+
+def _some_ids(session: Session, wanted: TransactionFilter, states: Sequence[int]) -> list[bytes]:
+    conditions, values = _further(wanted)
+    found = session.fetch(
+        f"SELECT h.transaction_id FROM half_message h{session.dialect.by_key} WHERE h.transaction_id > ?"
+        f" AND h.check_state IN ({marks(states)}) AND {conditions} ORDER BY h.transaction_id LIMIT ?",
+        (wanted.after, *states, *values, wanted.limit),
+    )
+    return [row[0] for row in found]
+
+
+def _ids_of_groups(session: Session, wanted: TransactionFilter, states: Sequence[int]) -> list[bytes]:
+    index = session.dialect.by_index("half_due")
+    if wanted.producer_group is None:
+        groups = _with_parked(session)
+    else:
+        named = "SELECT producer_group_id FROM producer_group WHERE name = ?"
+        groups = [row[0] for row in session.fetch(named, (wanted.producer_group,))]
+    conditions, values = _further(wanted)
+    found = session.execute_all(
+        [
+            Statement(
+                f"SELECT h.transaction_id FROM half_message h{index} WHERE h.check_state = ?"
+                # Entries of equal times are in the order of the ids.
+                f" AND h.producer_group_id = ?{' AND h.check_due_at IS NULL' if state == PARKED else ''}"
+                f" AND h.transaction_id > ? AND {conditions} ORDER BY h.transaction_id LIMIT ?",
+                (state, group_id, wanted.after, *values, wanted.limit),
+            )
+            for group_id in groups
+            for state in states
+        ]
+    )
+    return sorted(row[0] for row in rows_of(found))[: wanted.limit]
+
+
+def _with_parked(session: Session) -> list[int]:
+    """Producer groups with parked transactions. One entry of half_due a group: DISTINCT may read all of them."""
+    known = session.fetch("SELECT producer_group_id FROM producer_group")
+    found = session.fetch_each(
+        "SELECT ?, EXISTS (SELECT 1 FROM half_message WHERE check_state = ? AND producer_group_id = ?)",
+        [(group_id, PARKED, group_id) for (group_id,) in known],
+    )
+    return [group_id for group_id, exists in found if exists]

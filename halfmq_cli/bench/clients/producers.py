@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from halfmq_cli.bench.clients.conversation import answer, next_request
-from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
+from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked, orders
 from producer_sdk import AsyncProducer, AsyncTransactionProducer, Message
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def in_transactions(endpoint: str, *, in_flight: int, size: int) -> None:
 
     A body is marked with the time before prepare (nanoseconds of the monotonic clock, which all processes share).
     """
-    rest = body_of(size)
+    rests = orders(size)
     async with (
         AsyncTransactionProducer(endpoint, GROUP) as producer,
         grpc.aio.insecure_channel(endpoint) as channel,
@@ -42,7 +42,7 @@ async def in_transactions(endpoint: str, *, in_flight: int, size: int) -> None:
             return (time.monotonic_ns() - start) / 1e6
 
         async def one() -> None:
-            prepared = await producer.prepare(Message(TOPIC, marked(time.monotonic_ns(), rest)))
+            prepared = await producer.prepare(Message(TOPIC, marked(time.monotonic_ns(), next(rests))))
             await producer.commit(prepared.transaction_id)
 
         answer("ready")
@@ -58,12 +58,12 @@ async def one_by_one(endpoint: str, *, in_flight: int, size: int) -> None:
 
     Bodies are marked with their numbers: from 0 on, over all requests.
     """
-    rest = body_of(size)
+    rests = orders(size)
     numbers = itertools.count()
     async with AsyncProducer(endpoint) as producer:
 
         async def one() -> None:
-            await producer.send(TOPIC, marked(next(numbers), rest))
+            await producer.send(TOPIC, marked(next(numbers), next(rests)))
 
         answer("ready")
         while (seconds := await next_request()) is not None:

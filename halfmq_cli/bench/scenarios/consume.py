@@ -9,20 +9,20 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import grpc
 import typer
 
 from broker.domain.ids import uuid7
+from broker.domain.topic import Compression
 from broker.errors import BrokerError
 from broker.storage.tables import rows
-from halfmq.v1 import admin_pb2, admin_pb2_grpc
+from broker.storage.tables.bodies import pack
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.clients.consumers import RECEIVE
 from halfmq_cli.bench.clients.conversation import QUIET
-from halfmq_cli.bench.databases import settle, side_by_side, with_tables
+from halfmq_cli.bench.databases import make_topic, settle, side_by_side, stored_bytes, with_tables
 from halfmq_cli.bench.floor import ConsumeFloor
-from halfmq_cli.bench.load import GROUP, QUEUES, TOPIC, body_of, marked
-from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
+from halfmq_cli.bench.load import GROUP, QUEUES, TOPIC, marked, orders
+from halfmq_cli.bench.options import Compressed, CompressionName, DatabaseUrl, Json, Size
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, print_figures
 from halfmq_cli.serving import fail
@@ -47,27 +47,27 @@ def consume(
     in_flight: Annotated[int, typer.Option(min=1, max=100_000, help="Messages of a consumer at a time.")] = 4 * RECEIVE,
     seconds: Annotated[float, typer.Option(min=0, help="Rounds go on until they took so long together.")] = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at least, with the floor between them.")] = 3,
+    compression: Compressed = CompressionName.NONE,
     json_output: Json = False,
 ) -> None:
     """Measure how fast a full topic is consumed and acked, next to plain driver code that reads the same rows.
 
     Broker and consumers are separate processes. Each round is consumed by a new group, which begins at the first
-    message.
+    message. The driver code leaves bodies as they are stored.
     """
     try:
         with ExitStack() as stack:
             (url,), shown = stack.enter_context(side_by_side(database, 1))
             opened = stack.enter_context(with_tables(url))
+            for topic in (WARM_UP, TOPIC):
+                make_topic(opened, topic, QUEUES, compression)
             broker = stack.enter_context(BrokerProcess(url))
             options = {"consumers": consumers, "prefetch": in_flight}
             clients = [
                 stack.enter_context(Client("draining consumer", broker.endpoint, **options)) for _ in range(processes)
             ]
-            # All processes are started by now: gRPC in this one is incompatible with starting more.
-            for topic in (WARM_UP, TOPIC):
-                _create(broker, topic)
-            fill(opened, WARM_UP, min(messages, WARM_UP_MESSAGES), size)
-            counts = fill(opened, TOPIC, messages, size)
+            fill(opened, WARM_UP, min(messages, WARM_UP_MESSAGES), size, compression)
+            counts = fill(opened, TOPIC, messages, size, compression)
             settle(opened)
             floor = stack.enter_context(closing(ConsumeFloor(url)))
             quick_floor = stack.enter_context(closing(ConsumeFloor(url, quick=True)))
@@ -79,11 +79,13 @@ def consume(
                 quick.append(quick_floor.measure(counts))
                 drained.append(_drain(broker, clients, TOPIC, f"{GROUP}-{len(drained)}", messages))
             floors.append(floor.measure(counts))
+            stored = stored_bytes(opened)
     except BrokerError as error:
         fail(error)
     figures = _figures(drained, floors, quick, messages)
     figures |= {"messages": messages, "rounds": len(drained), "database": shown}
     figures |= {"consumers": consumers, "processes": processes, "in_flight": in_flight, "size_bytes": size}
+    figures |= {"compression": compression.value, "stored_bytes": stored}
     print_figures("consume", figures, as_json=json_output)
 
 
@@ -141,15 +143,15 @@ def _drain(broker: BrokerProcess, clients: Sequence[Client], topic: str, group: 
     return _Drained(seconds, cpu, sum(each["cpu_s"] for each in answers), again)
 
 
-def _create(broker: BrokerProcess, topic: str) -> None:
-    with grpc.insecure_channel(broker.endpoint) as channel:
-        wanted = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=topic, queue_count=QUEUES))
-        admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(wanted, timeout=QUIET)
-
-
-def fill(database: Database, topic: str, messages: int, size: int) -> dict[int, int]:
+def fill(
+    database: Database,
+    topic: str,
+    messages: int,
+    size: int,
+    compression: CompressionName = CompressionName.NONE,
+) -> dict[int, int]:
     """Fills a topic with numbered messages, as `Send` would store them; returns the number in each queue, by its id."""
-    rest = body_of(size)
+    rests = orders(size)
     session = database.session()
     queues = session.fetch(
         "SELECT queue_id FROM queue JOIN topic ON topic.topic_id = queue.topic_id WHERE name = ? ORDER BY queue_no",
@@ -161,8 +163,8 @@ def fill(database: Database, topic: str, messages: int, size: int) -> dict[int, 
         now = time.time_ns() // 1000
         new = []
         for number in range(start, min(start + CHUNK, messages)):
-            body, message_id = marked(number, rest), uuid7(now // 1000, os.urandom(10))
-            content = (body, len(body), None, None, None, None)
+            body, message_id = marked(number, next(rests)), uuid7(now // 1000, os.urandom(10))
+            content = (pack(body, Compression[compression.name]), len(body), None, None, None, None)
             new.append((queue_id, counts[queue_id], message_id, 0, *content, now, now))
             counts[queue_id] += 1
         session.begin()

@@ -9,10 +9,10 @@ import typer
 
 from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import check_arrived, numbers_stored
-from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.databases import make_topic, side_by_side, stored_bytes, with_tables
 from halfmq_cli.bench.floor import FloorRates, SendFloor
-from halfmq_cli.bench.load import body_of, marked
-from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
+from halfmq_cli.bench.load import QUEUES, TOPIC, marked, orders
+from halfmq_cli.bench.options import Compressed, CompressionName, DatabaseUrl, Json, Size
 from halfmq_cli.bench.processes import BrokerProcess, Client
 from halfmq_cli.bench.report import micros_each, percentile, print_figures
 from halfmq_cli.serving import fail
@@ -24,12 +24,13 @@ def send(
     size: Size = 1024,
     seconds: Annotated[float, typer.Option(min=0.5, help="How long to measure in all, without the floor.")] = 20.0,
     rounds: Annotated[int, typer.Option(min=1, help="Parts of this time, with the floor measured around each.")] = 10,
+    compression: Compressed = CompressionName.NONE,
     json_output: Json = False,
 ) -> None:
     """Measure ordinary messages, next to the same rows written by plain driver code.
 
     Broker and producer are separate processes. The floor is measured in the same run, in turns with the broker, on the
-    same server with the same durability.
+    same server with the same durability; it writes bodies as they are.
     """
     sent = _Sent()
     try:
@@ -37,9 +38,10 @@ def send(
             (url, floor_url), shown = stack.enter_context(side_by_side(database, 2))
             opened = stack.enter_context(with_tables(url))
             stack.enter_context(with_tables(floor_url))
+            make_topic(opened, TOPIC, QUEUES, compression)
             broker = stack.enter_context(BrokerProcess(url))
             producer = stack.enter_context(Client("producer", broker.endpoint, in_flight=in_flight, size=size))
-            floor = stack.enter_context(closing(SendFloor(floor_url, marked(0, body_of(size)))))
+            floor = stack.enter_context(closing(SendFloor(floor_url, marked(0, next(orders(size))))))
             floors = FloorRates(floor, in_flight)
             warm_up = producer.ask(min(1.0, seconds))["sent"]
             part = seconds / rounds
@@ -48,11 +50,13 @@ def send(
                 sent.take(broker, producer, part)
                 floors.measure(part / 4)
             check_arrived(numbers_stored(opened), range(warm_up + sent.messages))
+            stored = stored_bytes(opened)
     except BrokerError as error:
         fail(error)
     rate = sent.messages / sent.seconds
     figures = {"messages_per_s": round(rate, 1), **floors.compared_with(rate), **sent.figures()}
     figures |= {"database": shown, "in_flight": in_flight, "size_bytes": size}
+    figures |= {"compression": compression.value, "stored_bytes": stored}
     print_figures("send", figures, as_json=json_output)
 
 

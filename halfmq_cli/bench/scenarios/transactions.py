@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from broker.errors import BrokerError, ConfigurationError
-from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.databases import make_topic, side_by_side, stored_bytes, with_tables
 from halfmq_cli.bench.floor import FloorRates, TransactionFloor
-from halfmq_cli.bench.load import body_of, marked
-from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
+from halfmq_cli.bench.load import QUEUES, TOPIC, marked, orders
+from halfmq_cli.bench.options import Compressed, CompressionName, DatabaseUrl, Json, Size
 from halfmq_cli.bench.processes import BrokerProcess, Client
-from halfmq_cli.bench.report import percentile, print_figures
+from halfmq_cli.bench.report import micros_each, percentile, print_figures
 from halfmq_cli.serving import fail
 
 SINGLE_COMMITS = 50
@@ -26,28 +26,40 @@ def transactions(
     size: Size = 1024,
     seconds: Annotated[float, typer.Option(min=0.5, help="How long to measure in all, without the floor.")] = 20.0,
     rounds: Annotated[int, typer.Option(min=1, help="Parts of this time, with the floor measured around each.")] = 10,
+    compression: Compressed = CompressionName.NONE,
     json_output: Json = False,
 ) -> None:
     """Measure prepare, commit, consume and ack, next to the same rows written by plain driver code.
 
     Broker, producer and consumer are separate processes. The floor is measured in the same run, in turns with the
-    broker, on the same server with the same durability.
+    broker, on the same server with the same durability; it writes bodies as they are.
     """
     try:
-        figures = run(database, in_flight=in_flight, size=size, seconds=seconds, rounds=rounds)
+        figures = run(database, in_flight=in_flight, size=size, seconds=seconds, rounds=rounds, compression=compression)
     except BrokerError as error:
         fail(error)
     print_figures("transactions", figures, as_json=json_output)
 
 
-def run(database: str | None, *, in_flight: int, size: int, seconds: float, rounds: int) -> dict[str, Any]:
+def run(
+    database: str | None,
+    *,
+    in_flight: int,
+    size: int,
+    seconds: float,
+    rounds: int,
+    compression: CompressionName = CompressionName.NONE,
+) -> dict[str, Any]:
     """Runs the benchmark; returns its figures by name."""
     load = _Figures()
     with ExitStack() as stack:
         (url, floor_url), shown = stack.enter_context(side_by_side(database, 2))
-        endpoint = stack.enter_context(BrokerProcess(url)).endpoint
+        opened = stack.enter_context(with_tables(url))
+        make_topic(opened, TOPIC, QUEUES, compression)
+        broker = stack.enter_context(BrokerProcess(url))
+        endpoint = broker.endpoint
         stack.enter_context(with_tables(floor_url))
-        floor = stack.enter_context(closing(TransactionFloor(floor_url, marked(0, body_of(size)))))
+        floor = stack.enter_context(closing(TransactionFloor(floor_url, marked(0, next(orders(size))))))
         consumer = stack.enter_context(Client("consumer", endpoint))
         producer = stack.enter_context(Client("transaction producer", endpoint, in_flight=in_flight, size=size))
         load.take(producer, consumer, min(1.0, seconds))
@@ -57,9 +69,12 @@ def run(database: str | None, *, in_flight: int, size: int, seconds: float, roun
         floors.measure(part / 4)
         singles = floor.insert_commit_times(SINGLE_COMMITS)
         for _ in range(rounds):
+            before = broker.cpu_seconds()
             load.take(producer, consumer, part)
+            load.broker_cpu += broker.cpu_seconds() - before
             floors.measure(part / 4)
             singles += floor.insert_commit_times(SINGLE_COMMITS)
+        stored = stored_bytes(opened)
     two_inserts = 2000 * statistics.median(singles)
     commit_p50 = percentile(load.commit_ms, 50)
     return {
@@ -72,11 +87,14 @@ def run(database: str | None, *, in_flight: int, size: int, seconds: float, roun
         "two_inserts_p50_ms": round(two_inserts, 3),
         "commit_to_inserts": round(commit_p50 / two_inserts, 3),
         "two_calls_p50_ms": round(percentile(load.two_calls_ms, 50), 3),
+        "broker_cpu_us": micros_each(load.broker_cpu, load.transactions),
         "transactions": load.transactions,
         "seconds": round(load.seconds, 2),
         "database": shown,
         "in_flight": in_flight,
         "size_bytes": size,
+        "compression": compression.value,
+        "stored_bytes": stored,
     }
 
 
@@ -89,6 +107,7 @@ class _Figures:
         commit_ms: from prepare to commit, of each.
         latency_ms: from prepare to the acknowledgement, of each.
         two_calls_ms: of two sequential no-op calls of the broker.
+        broker_cpu: seconds of the broker's processor time.
     """
 
     def __init__(self) -> None:
@@ -102,6 +121,7 @@ class _Figures:
         self.commit_ms: list[float] = []
         self.latency_ms: list[float] = []
         self.two_calls_ms: list[float] = []
+        self.broker_cpu = 0.0
 
     def take(self, producer: Client, consumer: Client, seconds: float) -> None:
         """One round."""

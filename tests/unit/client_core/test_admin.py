@@ -15,6 +15,7 @@ from producer_sdk import (
     AsyncAdmin,
     BrokerUnavailable,
     ClientClosed,
+    Compression,
     ConfigurationError,
     ExhaustedPolicy,
     GroupMode,
@@ -93,7 +94,9 @@ async def test_topics(admin: Any, operators: StubAdminBroker) -> None:
         retention_bytes=1 << 40,
         dedup_window=60,
         priority_levels=3,
+        compression=Compression.ZSTD,
     )
+    assert made.compression is Compression.ZSTD
     assert (made.name, made.queues, made.retention, made.retention_bytes) == ("orders", 4, timedelta(days=2), 1 << 40)
     assert (made.dedup_window, made.priority_levels, made.created_at) == (timedelta(minutes=1), 3, None)
     await admin.create_topic("plain")
@@ -104,6 +107,11 @@ async def test_topics(admin: Any, operators: StubAdminBroker) -> None:
     changed = operators.requests[-1]
     assert (changed.queue_count, changed.HasField("retention_bytes"), changed.retention_bytes) == (9, True, 0)
     assert not changed.HasField("retention")
+    assert changed.compression == admin_pb2.COMPRESSION_UNSPECIFIED
+    await admin.update_topic("orders", compression=Compression.NONE)
+    assert operators.requests[-1] == admin_pb2.UpdateTopicRequest(
+        topic="orders", compression=admin_pb2.COMPRESSION_NONE
+    )
     await admin.update_topic("orders", retention=5, dedup_window=timedelta(seconds=6))
     changed = operators.requests[-1]
     assert (changed.HasField("queue_count"), changed.retention.seconds, changed.dedup_window.seconds) == (False, 5, 6)
@@ -229,6 +237,8 @@ async def test_what_exists_or_is_missing_can_be_taken_for_a_success(admin: Any, 
         ("create_topic", ["t"], {"retention": "1d"}, TypeError, "retention"),
         ("update_topic", ["t"], {"dedup_window": -1}, ValueError, "dedup_window"),
         ("update_topic", ["t"], {"retention_bytes": -1}, ConfigurationError, "retention_bytes"),
+        ("create_topic", ["t"], {"compression": "zstd"}, ConfigurationError, "compression"),
+        ("update_topic", ["t"], {"compression": 2}, ConfigurationError, "compression"),
         ("create_group", [""], {}, ConfigurationError, "group"),
         ("create_group", ["g"], {"retry_delays": 5}, TypeError, "retry_delays"),
         ("create_group", ["g"], {"retry_delays": [1, "2"]}, TypeError, r"retry_delays\[1\]"),

@@ -24,6 +24,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Compression:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompressionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Compression.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPRESSION_UNSPECIFIED: _Compression.ValueType  # 0
+    """When creating: none. When changing: as it is."""
+    COMPRESSION_NONE: _Compression.ValueType  # 1
+    """As they are."""
+    COMPRESSION_ZSTD: _Compression.ValueType  # 2
+    """By zstd, each for itself, where that makes it shorter."""
+
+class Compression(_Compression, metaclass=_CompressionEnumTypeWrapper):
+    """How the broker stores bodies. Clients send and receive them uncompressed, whichever it is."""
+
+COMPRESSION_UNSPECIFIED: Compression.ValueType  # 0
+"""When creating: none. When changing: as it is."""
+COMPRESSION_NONE: Compression.ValueType  # 1
+"""As they are."""
+COMPRESSION_ZSTD: Compression.ValueType  # 2
+"""By zstd, each for itself, where that makes it shorter."""
+Global___Compression: _TypeAlias = Compression  # noqa: Y015
+
 class _GroupMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -114,6 +138,7 @@ class Topic(_message.Message):
     DEDUP_WINDOW_FIELD_NUMBER: _builtins.int
     PRIORITY_LEVELS_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    COMPRESSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: letters, digits, "-", "_", "%" and "|", 127 at most."""
     queue_count: _builtins.int
@@ -126,6 +151,8 @@ class Topic(_message.Message):
     """Identity: a topic that is deleted and re-created under its name has another one. Compare it only; its content is
     opaque. Set by the broker.
     """
+    compression: Global___Compression.ValueType
+    """How the broker stores the bodies of new messages; unset when creating: uncompressed."""
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
         """How long messages are kept; unset when creating: the broker's default."""
@@ -149,10 +176,11 @@ class Topic(_message.Message):
         dedup_window: _duration_pb2.Duration | None = ...,
         priority_levels: _builtins.int = ...,
         topic_id: _builtins.str = ...,
+        compression: Global___Compression.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "dedup_window", b"dedup_window", "name", b"name", "priority_levels", b"priority_levels", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compression", b"compression", "created_at", b"created_at", "dedup_window", b"dedup_window", "name", b"name", "priority_levels", b"priority_levels", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,12 +527,15 @@ class UpdateTopicRequest(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     DEDUP_WINDOW_FIELD_NUMBER: _builtins.int
+    COMPRESSION_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """Its name."""
     queue_count: _builtins.int
     """Number of queues; it can only grow. Message groups stay in the queues that they have."""
     retention_bytes: _builtins.int
     """Bytes of bodies that are kept; 0: no bound."""
+    compression: Global___Compression.ValueType
+    """How bodies of new messages are stored; those that are stored stay as they are."""
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
         """How long messages are kept."""
@@ -521,10 +552,11 @@ class UpdateTopicRequest(_message.Message):
         retention: _duration_pb2.Duration | None = ...,
         retention_bytes: _builtins.int | None = ...,
         dedup_window: _duration_pb2.Duration | None = ...,
+        compression: Global___Compression.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "_retention_bytes", b"_retention_bytes", "dedup_window", b"dedup_window", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "_retention_bytes", b"_retention_bytes", "dedup_window", b"dedup_window", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "_retention_bytes", b"_retention_bytes", "compression", b"compression", "dedup_window", b"dedup_window", "queue_count", b"queue_count", "retention", b"retention", "retention_bytes", b"retention_bytes", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__queue_count: _TypeAlias = _typing.Literal["queue_count"]  # noqa: Y015
     _WhichOneofArgType__queue_count: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count"]  # noqa: Y015
@@ -1310,7 +1342,7 @@ class ListTransactionsResponse(_message.Message):
     """Names the next page; empty: this was the last."""
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
-        """Summaries of the transactions, oldest first."""
+        """Summaries of the transactions, in the order of their ids, which begin with the time."""
 
     def __init__(
         self,

@@ -233,7 +233,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Lists transactions without a verdict: prepared or parked, oldest first.
+        """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

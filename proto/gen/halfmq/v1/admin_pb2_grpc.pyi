@@ -66,7 +66,7 @@ class AdminServiceStub:
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]
-    """Lists transactions without a verdict: prepared or parked, oldest first."""
+    """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
     ResolveTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
 
@@ -108,7 +108,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]  # type: ignore[assignment]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]  # type: ignore[assignment]
-    """Lists transactions without a verdict: prepared or parked, oldest first."""
+    """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
     ResolveTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]  # type: ignore[assignment]
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
 
@@ -243,7 +243,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListTransactionsResponse, _abc.Awaitable[_admin_pb2.ListTransactionsResponse]]:
-        """Lists transactions without a verdict: prepared or parked, oldest first."""
+        """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
 
     @_abc_1.abstractmethod
     def ResolveTransaction(

@@ -9,6 +9,7 @@ import pytest
 
 from broker.domain.check_policy import CheckPolicy
 from broker.errors import RowsLocked, StorageRejected, StorageUnavailable
+from broker.maintenance import transaction_checker
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
@@ -96,7 +97,8 @@ class CheckStore:
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
-        self.swept = 0
+        self.swept: list[bytes] = []
+        self.parts: list[bytes] = []
 
     async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
         raise RuntimeError("a damaged row")
@@ -107,9 +109,9 @@ class CheckStore:
             raise RuntimeError("a damaged row")
         return []
 
-    async def sweep_decided_halves(self) -> int:
-        self.swept += 1
-        return 0
+    async def sweep_decided_halves(self, after: bytes = b"") -> tuple[int, bytes]:
+        self.swept.append(after)
+        return 0, self.parts.pop(0) if self.parts else b""
 
 
 async def test_a_group_whose_checks_fail_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +120,22 @@ async def test_a_group_whose_checks_fail_holds_up_no_other(monkeypatch: pytest.M
     clock = SimpleNamespace(now=lambda: 0)
     await TransactionChecker(store, sessions, CheckPolicy(), clock).run_once()  # type: ignore[arg-type]
     assert store.asked == [[1, 2, 3], [1], [2], [3]]
-    assert store.swept == 1
+    assert store.swept == [b""]
+
+
+async def test_a_sweep_of_many_half_messages_goes_on_in_later_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, sessions = CheckStore(), CheckSessions()
+    store.parts = [b"a", b"b"]
+    moment = 100.0
+    monkeypatch.setattr(transaction_checker.time, "monotonic", lambda: moment)
+    checker = TransactionChecker(store, sessions, CheckPolicy(), SimpleNamespace(now=lambda: 0))  # type: ignore[arg-type]
+    for seconds in (0.0, 0.5, 0.5, 1.0, 1.0):
+        moment += seconds
+        await checker.run_once()
+    assert store.swept == [b"", b"a", b"b"]
+    moment += transaction_checker.WARN_EVERY
+    await checker.run_once()
+    assert store.swept == [b"", b"a", b"b", b""]
 
 
 async def test_a_group_that_cannot_be_looked_at_holds_up_no_other() -> None:

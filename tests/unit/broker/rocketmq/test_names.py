@@ -149,6 +149,7 @@ CODES = [
     (errors.StorageUnavailable("x"), Code.HA_NOT_AVAILABLE),
     (errors.RowsLocked("x"), Code.HA_NOT_AVAILABLE),
     (errors.StorageRejected("x"), Code.INTERNAL_SERVER_ERROR),
+    (errors.StoredBodyBroken("x"), Code.INTERNAL_SERVER_ERROR),
     (errors.BrokerError("x", reason="NEW"), Code.INTERNAL_SERVER_ERROR),
     (BadRequest("x", Code.ILLEGAL_ACCESS_POINT, "endpoints"), Code.ILLEGAL_ACCESS_POINT),
     (Unauthorized("x"), Code.UNAUTHORIZED),

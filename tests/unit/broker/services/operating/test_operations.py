@@ -242,8 +242,7 @@ class Records:
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
         self.filters.append(wanted)
         found = [detail.summary for detail in self.details.values()]
-        if wanted.after is not None:
-            found = [each for each in found if (each.prepared_at, each.transaction_id) > wanted.after]
+        found = [each for each in found if each.transaction_id > wanted.after]
         return found[: wanted.limit]
 
     async def check_again(

@@ -12,7 +12,7 @@ from broker.storage.catalog.directory import REMEMBERED_FOR, Directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ROW = (7, "orders", 100, 1, 0, 0, 2)
+ROW = (7, "orders", 100, 1, 0, 0, 2, 1)
 QUEUES = [(7, 70, 0), (7, 71, 0)]
 
 

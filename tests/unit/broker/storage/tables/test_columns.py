@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from broker.domain.topic import Compression
+from broker.storage.tables.bodies import pack
 from broker.storage.tables.columns import concatenated, log_columns, log_columns_of
 
 ROWS = [
-    (7, b"a" * 16, 0, None, '["k"]', None, None, 1, 2, b"one"),
-    (8, b"b" * 16, 0, "tag", None, "group", '{"a": "1"}', 1, 3, b""),
-    (10, b"b" * 16, 1, None, None, None, None, 1, 3, b"three"),
+    (7, b"a" * 16, 0, None, '["k"]', None, None, 1, 2, None, b"one"),
+    (8, b"b" * 16, 0, "tag", None, "group", '{"a": "1"}', 1, 3, None, b""),
+    (10, b"b" * 16, 1, None, None, None, None, 1, 3, None, b"three"),
 ]
 ROW = [
-    *(3, b"onethree", b"a" * 16 + b"b" * 32, "7,8,10", "3,0,5", "0,0,1", "1,1,1", "2,3,3"),
+    *(3, b"onethree", b"a" * 16 + b"b" * 32, "7,8,10", "3,0,5", "3,0,5", "0,0,1", "1,1,1", "2,3,3"),
     *(1, "\ntag\n", 1, "\ngroup\n", 1, '["k"],[],[]', 1, '{},{"a": "1"},{}'),
 ]
-COUNT, BODIES, IDS, OFFSETS, SIZES, POSITIONS, BORN_AT, STORED_AT, _, TAGS, _, GROUPS, _, KEYS, _, PROPERTIES = range(
-    16
-)
+COUNT, BODIES, IDS, OFFSETS, SIZES, LENGTHS, POSITIONS, BORN_AT, STORED_AT = range(9)
+TAGS, GROUPS, KEYS, PROPERTIES = 10, 12, 14, 16
 
 
 def test_what_is_selected_is_what_is_taken_apart() -> None:
@@ -47,7 +48,7 @@ def test_what_no_message_has_is_left_out() -> None:
 
 
 def test_no_messages() -> None:
-    assert log_columns_of("orders", 3, [0, *[None] * 7, *[0, None] * 4]) == log_columns("orders", 3, ())
+    assert log_columns_of("orders", 3, [0, *[None] * 8, *[0, None] * 4]) == log_columns("orders", 3, ())
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,8 @@ def test_no_messages() -> None:
         pytest.param(OFFSETS, "7,8,", id="numbers that are cut before one"),
         pytest.param(STORED_AT, "2,3", id="numbers that are cut after one"),
         pytest.param(SIZES, "3,0,4", id="sizes that are not the bodies'"),
+        pytest.param(LENGTHS, "3,0,4", id="lengths that are not the bodies'"),
+        pytest.param(LENGTHS, "3,0", id="lengths that are cut"),
         pytest.param(OFFSETS, "8,7,10", id="another order"),
         pytest.param(OFFSETS, "7,7,10", id="one message twice"),
         pytest.param(TAGS, "\nta\ng\n", id="a line break in a tag"),
@@ -70,6 +73,18 @@ def test_what_cannot_be_told_apart_is_not_guessed(column: int, value: object) ->
     row = list(ROW)
     row[column] = value
     assert log_columns_of("orders", 3, row) is None
+
+
+def test_compressed_bodies_among_others() -> None:
+    long = b"three " * 50
+    packed = pack(long, Compression.ZSTD)
+    row = list(ROW)
+    row[BODIES], row[SIZES], row[LENGTHS] = b"one" + packed, "3,0,300", f"3,0,{len(packed)}"
+    found = log_columns_of("orders", 3, row)
+    assert found is not None
+    assert (found.bodies, found.sizes) == (b"one" + long, [3, 0, 300])
+    row[BODIES] = b"one" + packed[:-1] + b"?"
+    assert log_columns_of("orders", 3, row) is None, "read one by one, up to the broken one"
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
