@@ -25,7 +25,7 @@ from client_core.admin import (
     TimelineEventType,
     TopicInfo,
 )
-from client_core.connection import Connection, RetryConfig, TlsConfig
+from client_core.connection import BearerToken, Connection, RetryConfig, TlsConfig, TokenFile
 from client_core.filters import SqlFilter, TagFilter
 from client_core.message import LogPosition
 from client_core.old_names import lead_on as _lead_on
@@ -55,6 +55,7 @@ __all__ = [
     "AsyncQueueReader",
     "AsyncReceivedMessage",
     "BatchReceiptsRefused",
+    "BearerToken",
     "BrokerFailed",
     "BrokerUnavailable",
     "ClientClosed",
@@ -88,6 +89,7 @@ __all__ = [
     "TimelineEvent",
     "TimelineEventType",
     "TlsConfig",
+    "TokenFile",
     "TopicInfo",
 ]
 

@@ -28,7 +28,7 @@ from client_core.admin import (
     TopicInfo,
 )
 from client_core.batching import BatchLimits
-from client_core.connection import Connection, RetryConfig, TlsConfig
+from client_core.connection import BearerToken, Connection, RetryConfig, TlsConfig, TokenFile
 from client_core.errors import (
     BatchRecallRefused,
     BatchRefused,
@@ -77,6 +77,7 @@ __all__ = [
     "BatchLimits",
     "BatchRecallRefused",
     "BatchRefused",
+    "BearerToken",
     "BrokerFailed",
     "BrokerUnavailable",
     "CheckInfo",
@@ -111,6 +112,7 @@ __all__ = [
     "TimelineEvent",
     "TimelineEventType",
     "TlsConfig",
+    "TokenFile",
     "TopicInfo",
     "Transaction",
     "TransactionInfo",

@@ -5,6 +5,7 @@ Both SDKs are built on this package. It knows the protocol's services, but not h
 
 from __future__ import annotations
 
+from client_core.connection.auth import BearerToken, TokenFile
 from client_core.connection.background import BackgroundRunner, EventLoopThread, is_own_cancellation
 from client_core.connection.connection import Connection, Endpoint
 from client_core.connection.duplex import HEARTBEAT, Duplex
@@ -18,6 +19,7 @@ from client_core.connection.tls import TlsConfig
 __all__ = [
     "HEARTBEAT",
     "BackgroundRunner",
+    "BearerToken",
     "Broker",
     "BrokerLink",
     "Connection",
@@ -28,6 +30,7 @@ __all__ = [
     "RetryConfig",
     "Route",
     "TlsConfig",
+    "TokenFile",
     "is_own_cancellation",
     "parse_endpoints",
     "reason_of",

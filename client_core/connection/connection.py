@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import grpc
 
 from client_core.arguments import check_kind
+from client_core.connection.auth import AuthorizedChannel, BearerToken
 from client_core.connection.endpoints import Addresses, parse_endpoints
 from client_core.connection.retry import RetryConfig
 from client_core.connection.tls import TlsConfig
@@ -31,11 +32,13 @@ class Connection:
             the database works.
         tls: How to encrypt; None: not at all.
         retry: When calls are retried.
+        auth: Who the client is, where brokers want to know; None: it shows nothing, or the certificate of `tls`.
     """
 
     endpoint: Addresses
     tls: TlsConfig | None = None
     retry: RetryConfig = field(default_factory=RetryConfig)
+    auth: BearerToken | None = None
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work.
@@ -45,6 +48,10 @@ class Connection:
         """
         check_kind("tls", self.tls, TlsConfig)
         check_kind("retry", self.retry, RetryConfig)
+        check_kind("auth", self.auth, BearerToken)
+        if self.auth is not None and self.tls is None and not self.auth.without_tls:
+            msg = "a token goes over TLS only, unless told otherwise: give tls=, or BearerToken(..., without_tls=True)"
+            raise ConfigurationError(msg, field="auth")
         if self.retry is None:
             object.__setattr__(self, "retry", RetryConfig())
         object.__setattr__(self, "endpoint", parse_endpoints(self.endpoint))
@@ -79,10 +86,12 @@ class Connection:
         """A channel to one of the endpoints; call it on the event loop that will use it."""
         listed = list(options)
         if self.tls is None:
-            return grpc.aio.insecure_channel(endpoint, listed)
-        if self.tls.server_name is not None:
-            listed.append(("grpc.ssl_target_name_override", self.tls.server_name))
-        return grpc.aio.secure_channel(endpoint, self.tls.credentials(), listed)
+            made = grpc.aio.insecure_channel(endpoint, listed)
+        else:
+            if self.tls.server_name is not None:
+                listed.append(("grpc.ssl_target_name_override", self.tls.server_name))
+            made = grpc.aio.secure_channel(endpoint, self.tls.credentials(), listed)
+        return made if self.auth is None else cast("grpc.aio.Channel", AuthorizedChannel(made, self.auth))
 
 
 Endpoint: TypeAlias = Addresses | Connection
