@@ -126,7 +126,7 @@ def _compared(few: list[float], many: list[float]) -> dict[str, float]:
 
 def _fast(times: list[float]) -> float:
     """The first quartile. Other work on the machine only adds time, up to a factor of two, to half of the rounds."""
-    return statistics.quantiles(times, n=4)[0]
+    return statistics.quantiles(times, n=4, method="inclusive")[0]
 
 
 class _Side:
