@@ -99,8 +99,6 @@ class Past:
             producer_groups: ids of the producer groups of pending transactions.
         """
         topic_id, queue_ids = bare.topic.topic_id, bare.topic.queue_ids
-        # Before there is a session: it may not be idle for long.
-        hashes = sorted((key_hash(self.key_of(n)), n) for n in range(0, self.retained, KEYED))
         session = bare.database.session()
         body = bare.message().body
         self._make_numbers(session)
@@ -110,8 +108,8 @@ class Past:
                 self._add_messages(session, queue_ids, first, count, body)
                 self._add_ops(session, queue_ids, first, count)
                 self._add_events(session, queue_ids, groups[0], first, count)
+                self._add_keys(session, topic_id, queue_ids, range(first, first + count, KEYED))
                 session.commit()
-            self._add_keys(session, topic_id, queue_ids, hashes)
             for first, count in _chunks(self.pending):
                 session.begin()
                 self._add_halves(session, topic_id, producer_groups, first, count, body)
@@ -171,16 +169,10 @@ class Past:
                     f" AND place = {place} AND round % {DELIVERED_TOGETHER} = 0 ORDER BY n"
                 )
 
-    def _add_keys(
-        self, session: Session, topic_id: int, queue_ids: tuple[int, ...], hashes: list[tuple[int, int]]
-    ) -> None:
-        """In the order of the primary key."""
-        columns = "topic_id, key_hash, queue_id, log_offset"
-        for start in range(0, len(hashes), CHUNK):
-            new = [(topic_id, own, queue_ids[n % QUEUES], n // QUEUES) for own, n in hashes[start : start + CHUNK]]
-            session.begin()
-            session.insert("message_key", columns, new)
-            session.commit()
+    def _add_keys(self, session: Session, topic_id: int, queue_ids: tuple[int, ...], numbers: range) -> None:
+        """Not in the order of the whole index, whose pages would be fuller than those of any broker."""
+        new = [(topic_id, key_hash(self.key_of(n)), queue_ids[n % QUEUES], n // QUEUES) for n in numbers]
+        session.insert("message_key", "topic_id, key_hash, queue_id, log_offset", sorted(new))
 
     def _add_halves(
         self, session: Session, topic_id: int, producer_groups: list[int], first: int, count: int, body: bytes

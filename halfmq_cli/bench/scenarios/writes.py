@@ -31,7 +31,7 @@ TOGETHER = 256
 ALONE = 64
 """Lone ones that are measured in place of a batch."""
 IDLE = "nothing for 1 s"
-"""What others, and the server itself, write meanwhile; of the whole second, not of one operation."""
+"""What others, and the server itself, write in a second."""
 LEAD = 5.0
 """Seconds until delayed messages are due."""
 AMPLIFIED = {
@@ -258,7 +258,7 @@ def _operations(bare: BareStorage, floor: InsertFloor) -> dict[str, _Operation]:
         f"rollbacks, {TOGETHER}": batches(lambda: prepare_and_roll_back(TOGETHER)),
         f"delayed messages, {TOGETHER}": _Operation(delay),
         "retention": _Operation(lambda _: drop_everything(), prepare=fill),
-        IDLE: _Operation(lambda _: asyncio.sleep(1), 1),
+        IDLE: _Operation(asyncio.sleep, 1),
     }
 
 
