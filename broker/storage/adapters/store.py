@@ -12,6 +12,7 @@ from broker.storage.adapters.epochs import Epochs
 from broker.storage.adapters.groups import Groups
 from broker.storage.adapters.log import Log
 from broker.storage.adapters.queries import Queries
+from broker.storage.adapters.rules import AccessRules
 from broker.storage.adapters.schedule import Schedule
 from broker.storage.adapters.submissions import Submissions
 from broker.storage.adapters.topics import Topics
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
 
 
-class Store(Transactions, Checks, Epochs, Log, Submissions, Schedule, Delivery, Groups, Topics, Queries, Upkeep):
+class Store(
+    Transactions, Checks, Epochs, Log, Submissions, Schedule, Delivery, Groups, Topics, Queries, AccessRules, Upkeep
+):
     """Implements every port of broker.ports on a database, with a class per noun."""
 
     def __init__(

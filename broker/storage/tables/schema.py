@@ -366,3 +366,18 @@ maintenance_turn = sa.Table(
     sa.Column("until", sa.BigInteger, nullable=False),
     **_MYSQL,
 )
+
+access_rule = sa.Table(
+    "access_rule",
+    metadata,
+    sa.Column("rule_id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("subject", sa.String(255), nullable=False, comment="user:name, user:* or role:name"),
+    sa.Column("kind", sa.String(16), nullable=False, comment="of the resource, or *"),
+    sa.Column("pattern", sa.String(255), nullable=False, comment="of its name"),
+    sa.Column("actions", sa.Integer, nullable=False, comment="bits"),
+    sa.Column("allow", sa.SmallInteger, nullable=False, comment="0 denies"),
+    sa.Column("sources", Text, comment="JSON list of networks; none: any"),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("made_by", sa.String(255), nullable=False),
+    **_NUMBERED,
+)

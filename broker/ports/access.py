@@ -1,0 +1,48 @@
+"""Access rules: the storage's port, and its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.access import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRule:
+    """A rule as it is stored; time in microseconds.
+
+    Attributes:
+        rule_id: its number, which is never used again.
+        rule: the rule.
+        made_at: when it was granted.
+        made_by: the principal who granted it; empty if it was done in the database.
+    """
+
+    rule_id: int
+    rule: Rule
+    made_at: int
+    made_by: str
+
+
+class RuleStore(Protocol):
+    """The rules of all brokers on a database."""
+
+    async def rules_state(self) -> tuple[int, int]:
+        """What changes with every change of the rules."""
+        ...
+
+    async def access_rules(self) -> list[StoredRule]:
+        """All rules."""
+        ...
+
+    async def grant(self, rule: Rule, made_by: str) -> StoredRule:
+        """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+        ...
+
+    async def revoke(self, rule_ids: Sequence[int]) -> list[StoredRule]:
+        """Removes rules; returns those that were there."""
+        ...
