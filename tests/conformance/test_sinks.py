@@ -245,7 +245,7 @@ async def test_nobody_is_asked_about_it(world: World, store: Store, topic: Topic
     assert await store.claim_checks([group], POLICY, 10) == []
     assert await store.overdue(0) == []
     (listed,) = await store.list_transactions(
-        TransactionFilter(state=None, producer_group=None, topic_id=None, prepared_before=None, after=None, limit=10)
+        TransactionFilter(state=None, producer_group=None, topic_id=None, prepared_before=None, after=b"", limit=10)
     )
     assert (listed.producer_group, listed.state, listed.next_check_at) == (
         "%SINK%archive",
