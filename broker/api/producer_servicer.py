@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.api.access import CALLER
 from broker.api.converters import messages
+from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_message_id
-from broker.errors import BrokerError, InvalidArgument
+from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.wire import times
 from broker.wire.status import item_error
 from halfmq.v1 import producer_pb2, producer_pb2_grpc
@@ -31,7 +33,13 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Appends messages to the log."""
         self._sending.limits.check_items(len(request.messages), "messages")
-        items = [messages.ordinary_message(message) for message in request.messages]
+        caller = CALLER.get()
+        items = [
+            messages.ordinary_message(message)
+            if caller.may(Action.PUB, Kind.TOPIC, message.topic)
+            else Denied().as_outcome()
+            for message in request.messages
+        ]
         response = producer_pb2.SendResponse()
         for outcome in await self._sending.send(items, in_order=request.in_order):
             result = response.results.add()

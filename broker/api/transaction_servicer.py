@@ -6,11 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.api import heartbeats
+from broker.api.access import CALLER
 from broker.api.converters import transactions
+from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
 from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
-from broker.errors import BrokerError, InvalidArgument
+from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
 from broker.services.producing.check_sessions import CheckSession
@@ -75,7 +77,13 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Stores half messages."""
         limits = self._transactions.limits
         limits.check_items(len(request.transactions), "transactions")
-        items = [transactions.half_transaction(item, limits) for item in request.transactions]
+        caller = CALLER.get()
+        items = [
+            transactions.half_transaction(item, limits)
+            if caller.may_all(Action.PUB, Kind.TOPIC, (message.topic for message in item.messages))
+            else Denied().as_outcome()
+            for item in request.transactions
+        ]
         outcomes = await self._transactions.prepare(request.producer_group, items)
         response = transaction_pb2.PrepareResponse()
         for item, outcome in zip(request.transactions, outcomes, strict=True):
@@ -86,7 +94,8 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Releases transactions."""
         self._transactions.limits.check_items(len(request.transaction_ids), "transaction_ids")
         response = transaction_pb2.CommitResponse()
-        outcomes = await self._transactions.decide(_verdicts(request.transaction_ids, commit=True))
+        verdicts = _verdicts(request.transaction_ids, commit=True)
+        outcomes = await self._transactions.decide(verdicts, CALLER.get().judge(Action.PUB, Kind.GROUP))
         for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
             transactions.add_transaction_result(response.results, outcome, transaction_id)
         return response
@@ -99,9 +108,8 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         reason = check_reason(request.reason)
         verdicts = _verdicts(request.transaction_ids, commit=False, reason=reason)
         response = transaction_pb2.RollbackResponse()
-        for transaction_id, outcome in zip(
-            request.transaction_ids, await self._transactions.decide(verdicts), strict=True
-        ):
+        outcomes = await self._transactions.decide(verdicts, CALLER.get().judge(Action.PUB, Kind.GROUP))
+        for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
             transactions.add_transaction_result(response.results, outcome, transaction_id)
         return response
 
@@ -109,7 +117,8 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.GetTransactionRequest, context: _Context
     ) -> transaction_pb2.GetTransactionResponse:
         """Returns all that is known of a transaction."""
-        detail, released = await self._operations.transaction(parse_id(request.transaction_id))
+        may = CALLER.get().judge(Action.GET, Kind.GROUP)
+        detail, released = await self._operations.transaction(parse_id(request.transaction_id), may)
         return transaction_pb2.GetTransactionResponse(transaction=transactions.transaction(detail, released))
 
     async def CheckTransactions(

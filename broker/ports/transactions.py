@@ -188,3 +188,7 @@ class ProducerGroups(Protocol):
     async def producer_group_id(self, name: str) -> int:
         """The number of a producer group; created if new."""
         ...
+
+    async def producer_groups(self) -> dict[int, str]:
+        """The names of all producer groups by their numbers."""
+        ...

@@ -60,6 +60,7 @@ class Catalog:
         self.config = config or CatalogConfig()
         self._cached_groups: dict[str, tuple[float, ConsumerGroup]] = {}
         self._producer_group_ids: dict[str, int] = {}
+        self._producer_group_names: dict[int, str] = {}
 
     def known_topic(self, name: str) -> Topic | None:
         """A cached topic."""
@@ -185,6 +186,12 @@ class Catalog:
             check_group_name(name, "producer_group")
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
         return known
+
+    async def producer_groups(self, *, again: bool = False) -> dict[int, str]:
+        """The names of producer groups by their numbers, which never change; `again`: with those that are new."""
+        if again or not self._producer_group_names:
+            self._producer_group_names = await self._producer_groups.producer_groups()
+        return self._producer_group_names
 
     async def create_topic(self, name: str, wanted: TopicChange | None = None, priority_levels: int = 0) -> Topic:
         """Creates a topic; settings that are 0, None or not given get their defaults.

@@ -10,7 +10,7 @@ import time
 import uuid
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
@@ -52,6 +52,18 @@ _UNBOUNDED = ConcurrencyLimit("calls", sys.maxsize)
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
+class Gate(Protocol):
+    """Lets calls in, or refuses them."""
+
+    async def enter(self, method: str, context: Any) -> None:
+        """Finds out who makes a call; raises BrokerError."""
+        ...
+
+    def judge(self, method: str, request: Any) -> None:
+        """Judges a request, or the first one of a stream; raises BrokerError."""
+        ...
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are in flight.
 
@@ -71,8 +83,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         max_streams: int,
         max_request_bytes: int = MOST_REQUEST_BYTES,
         observer: Observer = NO_OBSERVER,
+        gate: Gate | None = None,
     ) -> None:
-        """Takes the limits of concurrent calls, streams and bytes of requests, and the observer."""
+        """Takes the limits of concurrent calls, streams and bytes of requests, the observer, and the gate.
+
+        Without a gate every call is let in.
+        """
+        self._gate = gate
         self._observer = observer
         self.calls = ConcurrencyLimit("calls", max_calls)
         self.streams = ConcurrencyLimit("streams", max_streams)
@@ -129,9 +146,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._observe(method, context)
             with Share(self.budget) as share:
                 try:
-                    # Excess calls are refused before their request is read.
+                    # Excess calls are refused before their request is read, and so are those of nobody who is known.
                     limit.check()
+                    if self._gate is not None:
+                        await self._gate.enter(method, context)
                     request = await self._one(context, deserialize, share)
+                    if self._gate is not None:
+                        self._gate.judge(method, request)
                     with limit:
                         response = await inner(request, context)
                     if response is not None and (give_back := self.responses.take(context, response)):
@@ -163,12 +184,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         # Clients whose write fails because of the refusal may never get the reason.
                         await self._receiver.next(context, counted=False)
                         await asyncio.sleep(STILL_WRITING)
+                    if not many:
+                        limit.check()
+                    if self._gate is not None:
+                        await self._gate.enter(method, context)
                     if many:
                         receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
                         request = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
+                        if self._gate is not None:
+                            request = _judged(request, partial(self._gate.judge, method))
                     else:
-                        limit.check()
                         request = await self._one(context, deserialize, share)
+                        if self._gate is not None:
+                            self._gate.judge(method, request)
                     with limit:
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
@@ -199,6 +227,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if raw is None:
             raise InvalidArgument("The call ended without a request.", field="request")
         return await decoded(raw, deserialize, share, LARGEST_REQUEST)
+
+
+async def _judged(requests: AsyncIterator[Any], judge: Callable[[Any], None]) -> AsyncIterator[Any]:
+    """The requests of a stream, of which the first one is judged."""
+    is_first = True
+    async for request in requests:
+        if is_first:
+            judge(request)
+            is_first = False
+        yield request
+        del request
 
 
 def _code_name(code: Any) -> str:

@@ -12,6 +12,8 @@ from broker.services.paging import page_limit, parse_transaction_token, transact
 from broker.services.producing.transactions import PlacedOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.message import LogPosition
     from broker.domain.transaction import TransactionState
@@ -39,14 +41,20 @@ class TransactionOperations:
         self._positions = positions
         self._policy = policy
 
-    async def transaction(self, transaction_id: bytes) -> tuple[TransactionDetail, list[LogPosition]]:
+    async def transaction(
+        self, transaction_id: bytes, may: Callable[[str], bool] | None = None
+    ) -> tuple[TransactionDetail, list[LogPosition]]:
         """All that is known of a transaction, and the positions of its messages.
 
+        Args:
+            transaction_id: its identity.
+            may: whether whoever asks may see transactions of a producer group; None: of all.
+
         Raises:
-            NotFound: nothing is known of it.
+            NotFound: nothing is known of it, or it may not be seen.
         """
         detail = await self._records.transaction(transaction_id)
-        if detail is None:
+        if detail is None or not (may is None or may(detail.summary.producer_group)):
             raise NotFound(
                 "There is no transaction with this id: it was never prepared here, or its op record is past retention.",
                 reason="TRANSACTION_NOT_FOUND",

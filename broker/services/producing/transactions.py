@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, NotFound
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.services.positions import Released
 from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from broker.domain.limits import Limits
     from broker.domain.message import LogPosition
@@ -90,11 +90,19 @@ class TransactionService:
             done[index] = outcome
         return done
 
-    async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
-        """Commits or rolls back; one outcome per verdict, errors among the verdicts are passed through."""
+    async def decide(
+        self, verdicts: Sequence[VerdictWork | BrokerError], may: Callable[[str], bool] | None = None
+    ) -> list[PlacedOutcome | BrokerError]:
+        """Commits or rolls back; one outcome per verdict, errors among the verdicts are passed through.
+
+        Args:
+            verdicts: what to decide.
+            may: whether whoever decides may do so for a producer group; for others it is as if there were no such
+                transaction. None: for all.
+        """
         self.limits.check_items(len(verdicts), "transaction_ids")
         work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
-        decided = iter(await self._store.decide(work))
+        decided = iter(await (self._store.decide(work) if may is None else self._decide_within(work, may)))
         outcomes: list[PlacedOutcome | BrokerError] = []
         released = Released()
         for verdict in verdicts:
@@ -106,6 +114,23 @@ class TransactionService:
         self._wakeups.arrived(released)
         return outcomes
 
+    async def _decide_within(
+        self, work: Sequence[VerdictWork], may: Callable[[str], bool]
+    ) -> list[TransactionOutcome | BrokerError]:
+        allowed = _allowed(await self._catalog.producer_groups(), may)
+        done = list(await self._store.decide([replace(item, groups=allowed) for item in work]))
+        missing = [index for index, outcome in enumerate(done) if isinstance(outcome, NotFound)]
+        # A group may be new, and this broker not know it yet.
+        if missing and (now := _allowed(await self._catalog.producer_groups(again=True), may)) != allowed:
+            again = await self._store.decide([replace(work[index], groups=now) for index in missing])
+            for index, outcome in zip(missing, again, strict=True):
+                done[index] = outcome
+        return done
+
     async def _placed(self, outcome: TransactionOutcome, released: Released | None = None) -> PlacedOutcome:
         positions = await self._positions.of_transaction(outcome.transaction_id, outcome.released, released)
         return PlacedOutcome(outcome.transaction_id, outcome.state, positions)
+
+
+def _allowed(groups: Mapping[int, str], may: Callable[[str], bool]) -> frozenset[int]:
+    return frozenset({number for number, name in groups.items() if may(name)})

@@ -54,6 +54,10 @@ class Transactions(Access):
         """The number of a producer group; created if new."""
         return await self._write(lambda session: topics.producer_group_id(session, name))
 
+    async def producer_groups(self) -> dict[int, str]:
+        """The names of all producer groups by their numbers."""
+        return await self._read(topics.producer_groups)
+
     async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
         """All that is known of a transaction."""
         return await self._read(

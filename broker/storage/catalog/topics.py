@@ -147,3 +147,8 @@ def producer_group_id(session: Session, name: str) -> int:
         session.insert("producer_group", "name", [(name,)], keep_existing="name")
         row = session.fetch(query, (name,))[0]
     return int(row[0])
+
+
+def producer_groups(session: Session) -> dict[int, str]:
+    """The names of all producer groups by their numbers."""
+    return dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))

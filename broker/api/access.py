@@ -1,0 +1,220 @@
+"""What each call needs: the table of all RPCs, and the gate that every call goes through.
+
+An RPC without an entry is refused. Where a request has many items with outcomes of their own, its servicer judges them
+one by one, by `Caller.may`; the entry says so.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.access import Action, Kind, Need
+from broker.errors import Denied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from broker.domain.access import Principal
+    from broker.services.rights import Rights
+    from broker.wire.credentials.authentication import Credentials
+
+_Needs = "Callable[[Any], Iterable[Need]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a call needs.
+
+    Attributes:
+        needs: from its request, or from the first one of a stream: all of them are needed.
+        items: its servicer judges more, item by item, or once it knows what an id stands for.
+        open: it needs no principal.
+    """
+
+    needs: Callable[[Any], Iterable[Need]] = lambda _: ()
+    items: bool = False
+    open: bool = False
+
+
+def _topic(action: Action) -> Callable[[Any], Iterable[Need]]:
+    return lambda request: [Need(action, Kind.TOPIC, request.topic)]
+
+
+def _group(action: Action) -> Callable[[Any], Iterable[Need]]:
+    return lambda request: [Need(action, Kind.GROUP, request.group)]
+
+
+def _subscription(request: Any) -> list[Need]:
+    return [
+        Need(Action.SUB, Kind.GROUP, request.consumer_group),
+        *(Need(Action.SUB, Kind.TOPIC, topic) for topic in dict.fromkeys(request.topics)),
+    ]
+
+
+def _offsets(request: Any) -> list[Need]:
+    needs = [Need(Action.SUB, Kind.TOPIC, request.topic)]
+    return [*needs, Need(Action.SUB, Kind.GROUP, request.consumer_group)] if request.consumer_group else needs
+
+
+def _topics_of(messages: Iterable[Any]) -> list[Need]:
+    return [Need(Action.PUB, Kind.TOPIC, topic) for topic in dict.fromkeys(message.topic for message in messages)]
+
+
+def _epoch(request: Any) -> list[Need]:
+    return [Need(Action.PUB, Kind.SINK, request.epoch.sink)]
+
+
+def _commit_epoch(request: Any) -> list[Need]:
+    return [*_epoch(request), *_topics_of(message for own in request.transactions for message in own.messages)]
+
+
+def _transactions(request: Any) -> list[Need]:
+    return [Need(Action.LIST, Kind.GROUP, request.producer_group)] if request.producer_group else []
+
+
+_V1, _ITEMS, _OPEN = "/halfmq.v1.", Entry(items=True), Entry(open=True)
+
+CALLS: Mapping[str, Entry] = {
+    f"{_V1}TransactionService/Prepare": Entry(
+        lambda request: [Need(Action.PUB, Kind.GROUP, request.producer_group)], items=True
+    ),
+    f"{_V1}TransactionService/Commit": _ITEMS,
+    f"{_V1}TransactionService/Rollback": _ITEMS,
+    f"{_V1}TransactionService/CheckTransactions": Entry(
+        lambda first: [Need(Action.CHECK, Kind.GROUP, first.register.producer_group)]
+    ),
+    f"{_V1}TransactionService/GetTransaction": _ITEMS,
+    f"{_V1}ProducerService/Send": _ITEMS,
+    f"{_V1}ProducerService/SendAndAck": Entry(lambda request: _topics_of(request.messages), items=True),
+    f"{_V1}ProducerService/Recall": _ITEMS,
+    f"{_V1}ConsumerService/Consume": Entry(lambda first: _subscription(first.subscribe), items=True),
+    f"{_V1}ConsumerService/Pull": Entry(_subscription),
+    f"{_V1}ConsumerService/Ack": _ITEMS,
+    f"{_V1}ConsumerService/Nack": _ITEMS,
+    f"{_V1}ConsumerService/ExtendLease": _ITEMS,
+    f"{_V1}ConsumerService/ReadQueue": Entry(_topic(Action.SUB)),
+    f"{_V1}ConsumerService/MeasureQueue": Entry(_topic(Action.SUB)),
+    f"{_V1}ConsumerService/QueueOffsets": Entry(_offsets),
+    f"{_V1}ConsumerService/CommitOffsets": Entry(_offsets),
+    f"{_V1}AdminService/CreateTopic": Entry(lambda r: [Need(Action.CREATE, Kind.TOPIC, r.topic.name)]),
+    f"{_V1}AdminService/ListTopics": _ITEMS,
+    f"{_V1}AdminService/DescribeTopic": Entry(_topic(Action.GET)),
+    f"{_V1}AdminService/UpdateTopic": Entry(_topic(Action.UPDATE)),
+    f"{_V1}AdminService/DeleteTopic": Entry(_topic(Action.DELETE)),
+    f"{_V1}AdminService/CreateGroup": Entry(lambda r: [Need(Action.CREATE, Kind.GROUP, r.group.name)]),
+    f"{_V1}AdminService/ListGroups": _ITEMS,
+    f"{_V1}AdminService/DescribeGroup": Entry(_group(Action.GET)),
+    f"{_V1}AdminService/UpdateGroup": Entry(_group(Action.UPDATE)),
+    f"{_V1}AdminService/PauseGroup": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/SeekGroup": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/SetFilter": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/ListDeadLetters": Entry(_group(Action.GET)),
+    f"{_V1}AdminService/RedriveDeadLetters": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/DeleteGroup": Entry(_group(Action.DELETE)),
+    f"{_V1}AdminService/ListTransactions": Entry(_transactions, items=True),
+    f"{_V1}AdminService/ResolveTransaction": _ITEMS,
+    f"{_V1}QueryService/GetMessage": _ITEMS,
+    f"{_V1}QueryService/FindMessages": Entry(_topic(Action.GET)),
+    f"{_V1}QueryService/GetTimeline": _ITEMS,
+    f"{_V1}SinkService/PrepareEpoch": Entry(lambda r: [*_epoch(r), *_topics_of(r.messages)]),
+    f"{_V1}SinkService/CommitEpoch": Entry(_commit_epoch),
+    f"{_V1}SinkService/AbortEpoch": Entry(_epoch),
+    f"{_V1}SinkService/GetSink": Entry(lambda request: [Need(Action.GET, Kind.SINK, request.sink)]),
+    f"{_V1}SinkService/DeleteSink": Entry(lambda request: [Need(Action.DELETE, Kind.SINK, request.sink)]),
+    # Whether a broker serves is for load balancers, too.
+    "/grpc.health.v1.Health/Check": _OPEN,
+    "/grpc.health.v1.Health/List": _OPEN,
+    "/grpc.health.v1.Health/Watch": _OPEN,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Entry(
+        lambda _: [Need(Action.GET, Kind.CLUSTER, "reflection")]
+    ),
+}
+"""By the path of the method."""
+
+
+class Caller:
+    """Who makes the current call, for servicers that judge items."""
+
+    def __init__(self, principal: Principal | None = None, rights: Rights | None = None) -> None:
+        """Takes the principal and the rights; without them everything is allowed."""
+        self.principal = principal
+        self._rights = rights
+
+    @property
+    def name(self) -> str:
+        """The principal's name; empty if access is off."""
+        return self.principal.name if self.principal is not None else ""
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether access is off: everything is allowed."""
+        return self._rights is None
+
+    def may(self, action: Action, kind: Kind, name: str) -> bool:
+        """Whether they may do this."""
+        if self._rights is None or self.principal is None:
+            return self._rights is None
+        return self._rights.allow(self.principal, Need(action, kind, name))
+
+    def may_all(self, action: Action, kind: Kind, names: Iterable[str]) -> bool:
+        """Whether they may do this with all of these."""
+        return self.unbounded or all(self.may(action, kind, name) for name in set(names))
+
+    def judge(self, action: Action, kind: Kind) -> Callable[[str], bool] | None:
+        """Whether they may do this, by name; None: with everything."""
+        return None if self.unbounded else partial(self.may, action, kind)
+
+
+EVERYBODY = Caller()
+CALLER: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
+"""Of the call that runs in this task."""
+
+
+class Gate:
+    """Lets calls in: finds out who makes them, and judges what they are about."""
+
+    def __init__(self, credentials: Credentials, rights: Rights, calls: Mapping[str, Entry] = CALLS) -> None:
+        """Takes what is accepted from clients, the rights, and the table."""
+        self._credentials = credentials
+        self._rights = rights
+        self._calls = calls
+
+    async def start(self) -> None:
+        """Fetches what is not here yet.
+
+        Raises:
+            ConfigurationError: keys cannot be fetched.
+        """
+        if self._credentials.jwts is not None:
+            await self._credentials.jwts.refresh()
+
+    async def enter(self, method: str, context: Any) -> None:
+        """Finds out who makes a call, before its request is read.
+
+        Raises:
+            Unauthenticated: nobody who is known.
+            Denied: the method has no entry.
+        """
+        entry = self._calls.get(method)
+        if entry is not None and entry.open:
+            return
+        principal = await self._credentials.principal(context)
+        if entry is None:
+            raise Denied
+        CALLER.set(Caller(principal, self._rights))
+
+    def judge(self, method: str, request: Any) -> None:
+        """Judges a request, or the first one of a stream.
+
+        Raises:
+            Denied: it needs more than the caller may.
+        """
+        entry, caller = self._calls[method], CALLER.get()
+        if entry.open:
+            return
+        for need in entry.needs(request):
+            if not caller.may(need.action, need.kind, need.name):
+                raise Denied
