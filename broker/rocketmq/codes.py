@@ -79,6 +79,8 @@ _BY_FIELD = {
 
 _BY_KIND: tuple[tuple[type[errors.BrokerError], int], ...] = (
     (Unauthorized, Code.UNAUTHORIZED),
+    (errors.Unauthenticated, Code.UNAUTHORIZED),
+    (errors.Denied, Code.FORBIDDEN),
     (Unsupported, Code.UNSUPPORTED),
     (errors.StaleReceipt, Code.INVALID_RECEIPT_HANDLE),
     (errors.VerdictConflict, Code.INVALID_TRANSACTION_ID),

@@ -150,6 +150,8 @@ CODES = [
     (errors.RowsLocked("x"), Code.HA_NOT_AVAILABLE),
     (errors.StorageRejected("x"), Code.INTERNAL_SERVER_ERROR),
     (errors.StoredBodyBroken("x"), Code.INTERNAL_SERVER_ERROR),
+    (errors.Unauthenticated(), Code.UNAUTHORIZED),
+    (errors.Denied(), Code.FORBIDDEN),
     (errors.BrokerError("x", reason="NEW"), Code.INTERNAL_SERVER_ERROR),
     (BadRequest("x", Code.ILLEGAL_ACCESS_POINT, "endpoints"), Code.ILLEGAL_ACCESS_POINT),
     (Unauthorized("x"), Code.UNAUTHORIZED),
