@@ -28,9 +28,9 @@ CODES: tuple[tuple[type[errors.BrokerError], grpc.StatusCode], ...] = (
     (errors.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.StorageUnavailable, grpc.StatusCode.UNAVAILABLE),
     (errors.StorageRejected, grpc.StatusCode.INTERNAL),
-    (errors.ConfigurationError, grpc.StatusCode.INTERNAL),
     (errors.Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
     (errors.Denied, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.ConfigurationError, grpc.StatusCode.INTERNAL),
 )
 
 
