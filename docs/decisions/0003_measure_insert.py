@@ -34,7 +34,7 @@ ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 def _batch() -> list[tuple[Any, ...]]:
     work = [PrepareWork(new_id(), 1, [Half(1, None, Message("orders", os.urandom(1024)))]) for _ in range(ROWS)]
     work.sort(key=lambda item: item.transaction_id)
-    return [row for item in work for row in _rows(item, 0, CheckPolicy())]
+    return [row for item in work for row in _rows(item, 0, CheckPolicy(), {})]
 
 
 def _measure(name: str, insert: Callable[[Sequence[tuple[Any, ...]]], None]) -> None:
