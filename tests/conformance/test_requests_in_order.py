@@ -202,10 +202,10 @@ async def test_items_that_run_one_by_one(
     """As they do where the database refuses one of a batch."""
     append = log._append
 
-    def refusing(session: Session, work: Sequence[tuple[int, SendWork]], now: int, ends: Any) -> object:
+    def refusing(session: Session, work: Sequence[tuple[int, SendWork]], *rest: Any) -> object:
         if any(item.message.body == b"a1" for _, item in work):
             raise ValueError("no a1")
-        return append(session, work, now, ends)
+        return append(session, work, *rest)
 
     monkeypatch.setattr(log, "_append", refusing)
     found = await sender.send("a0", "a1", "a2", "b1", "-1")
@@ -219,9 +219,9 @@ async def test_a_commit_that_the_database_refuses(
     """As members of a cluster do."""
     append, commit, with_a1 = log._append, Session.commit, [False]
 
-    def noting(session: Session, work: Sequence[tuple[int, SendWork]], now: int, ends: Any) -> object:
+    def noting(session: Session, work: Sequence[tuple[int, SendWork]], *rest: Any) -> object:
         with_a1[0] = any(item.message.body == b"a1" for _, item in work)
-        return append(session, work, now, ends)
+        return append(session, work, *rest)
 
     def refusing(session: Session) -> None:
         if with_a1[0]:
