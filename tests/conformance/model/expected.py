@@ -15,7 +15,7 @@ RETRY_SECONDS = ((1, 5, 10), (2, 7))
 
 @dataclass
 class Transaction:
-    """A transaction as it must be."""
+    """A transaction as it must be; `sent`: an ordinary message, of no producer group."""
 
     transaction_id: bytes
     halves: list[tuple[int | None, str | None, bytes]]
@@ -24,6 +24,7 @@ class Transaction:
     state: TransactionState = PREPARED
     checks: int = 0
     released: tuple[tuple[int, int], ...] = ()
+    sent: bool = False
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,9 @@ class TransactionRules(RuleBasedStateMachine):
     def prepare_again(self, broker: int, transaction_id: bytes) -> None:
         known = self.model.transactions[transaction_id]
         (outcome,) = self.call(broker, "prepare", [self.prepare_work(known)])
-        if known.state in {PREPARED, COMMITTED}:
+        if known.sent:
+            assert isinstance(outcome, AlreadyExists), outcome
+        elif known.state in {PREPARED, COMMITTED}:
             assert outcome == TransactionOutcome(transaction_id, known.state, known.released)
         else:
             self.conflict(outcome, known.state)
@@ -99,6 +101,8 @@ class TransactionRules(RuleBasedStateMachine):
         if known.state is PREPARED:
             assert outcome == TransactionOutcome(transaction_id, PREPARED)
             known.halves = longer.halves
+        elif known.sent:
+            assert isinstance(outcome, AlreadyExists), outcome
         else:
             self.conflict(outcome, known.state)
 
@@ -174,7 +178,7 @@ class TransactionRules(RuleBasedStateMachine):
         for place in shapes:
             self.count += 1
             halves = [(*place, f"sent {self.count}".encode())]
-            made.append(Transaction(uuid7(self.count, os.urandom(10)), halves, 0, 0, COMMITTED))
+            made.append(Transaction(uuid7(self.count, os.urandom(10)), halves, 0, 0, COMMITTED, sent=True))
         places = self.call(broker, "send", [self.send_work(each) for each in made])
         for known, place in zip(made, places, strict=True):
             known.released = (place,)
