@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.access import Action, Kind, Need
+from broker.domain.access import Action, Kind, Need, Principal
 from broker.errors import Denied
+from broker.services.rights import Judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from broker.domain.access import Principal
     from broker.services.rights import Rights
     from broker.wire.credentials.authentication import Credentials
 
@@ -135,6 +134,10 @@ CALLS: Mapping[str, Entry] = {
 """By the path of the method."""
 
 
+NOBODY = Principal("")
+"""Stands for a caller who is not known; rules name nobody like this."""
+
+
 class Caller:
     """Who makes the current call, for servicers that judge items."""
 
@@ -155,17 +158,18 @@ class Caller:
 
     def may(self, action: Action, kind: Kind, name: str) -> bool:
         """Whether they may do this."""
-        if self._rights is None or self.principal is None:
-            return self._rights is None
-        return self._rights.allow(self.principal, Need(action, kind, name))
+        judge = self.judge(action, kind)
+        return judge is None or judge(name)
 
     def may_all(self, action: Action, kind: Kind, names: Iterable[str]) -> bool:
         """Whether they may do this with all of these."""
         return self.unbounded or all(self.may(action, kind, name) for name in set(names))
 
-    def judge(self, action: Action, kind: Kind) -> Callable[[str], bool] | None:
+    def judge(self, action: Action, kind: Kind) -> Judge | None:
         """Whether they may do this, by name; None: with everything."""
-        return None if self.unbounded else partial(self.may, action, kind)
+        if self._rights is None:
+            return None
+        return Judge(self._rights, self.principal or NOBODY, action, kind)
 
 
 EVERYBODY = Caller()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.api.access import CALLER
 from broker.api.converters import transactions
 from broker.api.group_admin_servicer import GroupAdminServicer
 from broker.api.topic_admin_servicer import TopicAdminServicer
+from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
 from broker.domain.transaction import TransactionState
 from broker.errors import InvalidArgument
@@ -74,8 +76,11 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
             page_size=request.page_size,
             page_token=request.page_token,
         )
+        caller = CALLER.get()
+        # A page may have fewer than asked for.
+        seen = [each for each in found if caller.may(Action.LIST, Kind.GROUP, each.producer_group)]
         return admin_pb2.ListTransactionsResponse(
-            transactions=[transactions.transaction_summary(summary) for summary in found], next_page_token=following
+            transactions=[transactions.transaction_summary(each) for each in seen], next_page_token=following
         )
 
     async def ResolveTransaction(
@@ -86,10 +91,13 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
             raise InvalidArgument(
                 "Say RESOLUTION_COMMIT, RESOLUTION_ROLLBACK or RESOLUTION_CHECK_AGAIN.", field="resolution"
             )
+        caller = CALLER.get()
         outcome = await self._transactions.resolve(
             parse_id(request.transaction_id),
             commit=_VERDICTS[request.resolution],
-            operator=request.operator,
+            # Who is known does not choose a name.
+            operator=caller.name or request.operator,
             reason=request.reason,
+            may=caller.judge(Action.OPERATE, Kind.GROUP),
         )
         return admin_pb2.ResolveTransactionResponse(result=transactions.transaction_result(outcome))

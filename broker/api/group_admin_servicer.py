@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.api.access import CALLER
 from broker.api.converters import filters, groups
+from broker.domain.access import Action, Kind
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
@@ -36,7 +38,10 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListGroups(self, request: admin_pb2.ListGroupsRequest, context: _Context) -> admin_pb2.ListGroupsResponse:
         """Lists consumer groups."""
         found, following = await self._groups.groups(request.page_token, request.page_size)
-        return admin_pb2.ListGroupsResponse(groups=[groups.group(group) for group in found], next_page_token=following)
+        caller = CALLER.get()
+        # A page may have fewer than asked for.
+        seen = [groups.group(group) for group in found if caller.may(Action.LIST, Kind.GROUP, group.name)]
+        return admin_pb2.ListGroupsResponse(groups=seen, next_page_token=following)
 
     async def DescribeGroup(
         self, request: admin_pb2.DescribeGroupRequest, context: _Context

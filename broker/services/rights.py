@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.domain.access import Rules
+from broker.domain.access import Need, Rules
 
 if TYPE_CHECKING:
-    from broker.domain.access import Need, Principal
+    from collections.abc import Awaitable, Callable
+
+    from broker.domain.access import Action, Kind, Principal
     from broker.ports.access import RuleStore
 
 MOST_REMEMBERED = 50_000
 """Answers that are remembered until the rules change."""
+MOST_SETS = 1000
+"""Sets of numbers that are remembered likewise."""
 
 
 class Rights:
-    """Answers whether a principal may do something, without a query."""
+    """Answers whether a principal may do something, without a query.
+
+    Attributes:
+        version: grows whenever the rules have changed.
+    """
 
     def __init__(self, store: RuleStore) -> None:
         """Nothing is allowed until `refresh`."""
@@ -23,6 +32,7 @@ class Rights:
         self._state: tuple[int, int] | None = None
         self._rules = Rules()
         self._answers: dict[tuple[Principal, Need], bool] = {}
+        self.version = 0
 
     async def refresh(self) -> bool:
         """Reads the rules if they have changed; returns whether they have."""
@@ -32,15 +42,55 @@ class Rights:
         # A change between the two reads is read again with the next one.
         self._rules = Rules(each.rule for each in await self._store.access_rules())
         self._state = state
-        self._answers.clear()
+        self._answers = {}
+        self.version += 1
         return True
 
     def allow(self, principal: Principal, need: Need) -> bool:
-        """Whether a principal may do this."""
-        known = self._answers.get((principal, need))
+        """Whether a principal may do this; also from threads of the storage."""
+        # Those of these rules: they may be replaced meanwhile.
+        rules, answers = self._rules, self._answers
+        known = answers.get((principal, need))
         if known is None:
-            known = self._rules.allow(principal, need)
-            if len(self._answers) >= MOST_REMEMBERED:
-                self._answers.clear()
-            self._answers[principal, need] = known
+            known = rules.allow(principal, need)
+            if len(answers) < MOST_REMEMBERED:
+                answers[principal, need] = known
         return known
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Answers whether a principal may do one thing, by the names of one kind of resource."""
+
+    rights: Rights
+    principal: Principal
+    action: Action
+    kind: Kind
+
+    def __call__(self, name: str) -> bool:
+        """Whether they may do it with this one."""
+        return self.rights.allow(self.principal, Need(self.action, self.kind, name))
+
+
+class Numbered:
+    """Groups by their numbers, which are never used again: which ones a judge allows, without a query mostly."""
+
+    def __init__(self, read: Callable[[], Awaitable[dict[int, str]]]) -> None:
+        """Takes how to read the names of all by their numbers."""
+        self._read = read
+        self._names: dict[int, str] | None = None
+        self._allowed: dict[tuple[Principal, Action], tuple[int, frozenset[int]]] = {}
+
+    async def allowed(self, may: Judge, *, again: bool = False) -> frozenset[int]:
+        """The numbers of those that are allowed; `again`: also if they are new."""
+        if self._names is None or again:
+            self._names = await self._read()
+            self._allowed = {}
+        key = (may.principal, may.action)
+        version, numbers = self._allowed.get(key, (-1, frozenset[int]()))
+        if version != may.rights.version:
+            version, numbers = may.rights.version, frozenset({n for n, name in self._names.items() if may(name)})
+            if len(self._allowed) >= MOST_SETS:
+                self._allowed = {}
+            self._allowed[key] = version, numbers
+        return numbers

@@ -46,6 +46,11 @@ def from_row(row: Sequence[Any]) -> ConsumerGroup:
     return ConsumerGroup(group_id, name, created, settings, epoch, paused, reason, parent_id, client_id)
 
 
+def names(session: Session) -> dict[int, str]:
+    """The names of all consumer groups by their numbers."""
+    return dict(session.fetch("SELECT group_id, name FROM consumer_group"))
+
+
 def find_group(session: Session, name: str) -> ConsumerGroup | None:
     """A consumer group by name."""
     row = session.fetch_one(f"{SELECT_GROUP} WHERE m.name = ?", (name,))
