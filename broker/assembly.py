@@ -143,6 +143,10 @@ def _catalog_config(config: BrokerConfig) -> CatalogConfig:
     )
 
 
+GATEWAY = "apache.rocketmq.v2.MessagingService"
+"""The service of RocketMQ's protocol, which judges its calls itself."""
+
+
 def make_gate(config: BrokerConfig, parts: Parts) -> Gate | None:
     """Builds the gate that all calls go through; None if everybody is let in.
 
@@ -156,7 +160,7 @@ def make_gate(config: BrokerConfig, parts: Parts) -> Gate | None:
         jwts = Jwts(JwtSettings(config.jwt_keys, config.jwt_audience, config.jwt_issuer, config.jwt_clock_skew))
     tokens = WatchedFile(config.access_tokens, read_tokens, field=FIELD) if config.access_tokens else None
     credentials = Credentials(tokens, jwts, certificates=config.access_certificates, plain=config.access_without_tls)
-    return Gate(credentials, parts.rights)
+    return Gate(credentials, parts.rights, judging=[GATEWAY])
 
 
 def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> Gateway:
@@ -188,4 +192,5 @@ def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> 
         topics=parts.topics,
         groups=parts.groups,
         guard=guard,
+        rights=parts.rights if config.access else None,
     )

@@ -199,14 +199,14 @@ class BrokerConfig:
     def _check_access(self) -> None:
         if not self.access:
             return
-        if not (self.access_tokens or self.access_certificates or self.jwt_keys):
+        if not (self.access_tokens or self.access_certificates or self.jwt_keys or self.rocketmq_keys):
             raise ConfigurationError(
-                "access without access_tokens, access_certificates or jwt_keys lets nobody in; set one of them.",
+                "access without access_tokens, access_certificates, jwt_keys or rocketmq_keys lets nobody in; set one.",
                 field="access",
             )
-        if self.rocketmq:
+        if self.rocketmq and not self.rocketmq_keys:
             raise ConfigurationError(
-                "access does not cover the protocol of RocketMQ yet; leave one out.", field="access"
+                "access needs rocketmq_keys where rocketmq is on: the access key is the client's name.", field="access"
             )
 
     @property

@@ -6,16 +6,15 @@ one by one, by `Caller.may`; the entry says so.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.access import Action, Kind, Need, Principal
+from broker.domain.access import Action, Kind, Need
 from broker.errors import Denied
-from broker.services.rights import Judge
+from broker.services.rights import CALLER, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from broker.services.rights import Rights
     from broker.wire.credentials.authentication import Credentials
@@ -134,54 +133,19 @@ CALLS: Mapping[str, Entry] = {
 """By the path of the method."""
 
 
-NOBODY = Principal("")
-"""Stands for a caller who is not known; rules name nobody like this."""
-
-
-class Caller:
-    """Who makes the current call, for servicers that judge items."""
-
-    def __init__(self, principal: Principal | None = None, rights: Rights | None = None) -> None:
-        """Takes the principal and the rights; without them everything is allowed."""
-        self.principal = principal
-        self._rights = rights
-
-    @property
-    def name(self) -> str:
-        """The principal's name; empty if access is off."""
-        return self.principal.name if self.principal is not None else ""
-
-    @property
-    def unbounded(self) -> bool:
-        """Whether access is off: everything is allowed."""
-        return self._rights is None
-
-    def may(self, action: Action, kind: Kind, name: str) -> bool:
-        """Whether they may do this."""
-        judge = self.judge(action, kind)
-        return judge is None or judge(name)
-
-    def may_all(self, action: Action, kind: Kind, names: Iterable[str]) -> bool:
-        """Whether they may do this with all of these."""
-        return self.unbounded or all(self.may(action, kind, name) for name in set(names))
-
-    def judge(self, action: Action, kind: Kind) -> Judge | None:
-        """Whether they may do this, by name; None: with everything."""
-        if self._rights is None:
-            return None
-        return Judge(self._rights, self.principal or NOBODY, action, kind)
-
-
-EVERYBODY = Caller()
-CALLER: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
-"""Of the call that runs in this task."""
-
-
 class Gate:
     """Lets calls in: finds out who makes them, and judges what they are about."""
 
-    def __init__(self, credentials: Credentials, rights: Rights, calls: Mapping[str, Entry] = CALLS) -> None:
-        """Takes what is accepted from clients, the rights, and the table."""
+    def __init__(
+        self,
+        credentials: Credentials,
+        rights: Rights,
+        calls: Mapping[str, Entry] = CALLS,
+        *,
+        judging: Sequence[str] = (),
+    ) -> None:
+        """Takes what is accepted from clients, the rights, the table, and services that judge calls themselves."""
+        self._judging = tuple(f"/{service}/" for service in judging)
         self._credentials = credentials
         self._rights = rights
         self._calls = calls
@@ -203,7 +167,7 @@ class Gate:
             Denied: the method has no entry.
         """
         entry = self._calls.get(method)
-        if entry is not None and entry.open:
+        if (entry is not None and entry.open) or method.startswith(self._judging):
             return
         principal = await self._credentials.principal(context)
         if entry is None:
@@ -216,6 +180,8 @@ class Gate:
         Raises:
             Denied: it needs more than the caller may.
         """
+        if method.startswith(self._judging):
+            return
         entry, caller = self._calls[method], CALLER.get()
         if entry.open:
             return

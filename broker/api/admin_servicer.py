@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.access import CALLER
 from broker.api.converters import transactions
 from broker.api.group_admin_servicer import GroupAdminServicer
 from broker.api.topic_admin_servicer import TopicAdminServicer
@@ -12,6 +11,7 @@ from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
 from broker.domain.transaction import TransactionState
 from broker.errors import InvalidArgument
+from broker.services.rights import CALLER
 from broker.wire import times
 from halfmq.v1 import admin_pb2, transaction_pb2
 

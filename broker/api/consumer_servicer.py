@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from broker.api import heartbeats
-from broker.api.access import CALLER
 from broker.api.converters import columns, deliveries, filters, messages
 from broker.domain.access import Action, Kind
 from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.consuming.subscription import SubscribeRequest
+from broker.services.rights import CALLER
 from broker.wire import times
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.access import CALLER
 from broker.api.converters import messages
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_message_id
 from broker.errors import BrokerError, Denied, InvalidArgument
+from broker.services.rights import CALLER
 from broker.wire import times
 from broker.wire.status import item_error
 from halfmq.v1 import producer_pb2, producer_pb2_grpc

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from broker.api.access import CALLER
 from broker.api.converters import messages
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_message_id
+from broker.services.rights import CALLER
 from broker.wire import times
 from halfmq.v1 import query_pb2, query_pb2_grpc, transaction_pb2
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.access import CALLER
 from broker.api.converters import topics
 from broker.domain.access import Action, Kind
+from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.api import heartbeats
-from broker.api.access import CALLER
 from broker.api.converters import transactions
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
@@ -16,6 +15,7 @@ from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
 from broker.services.producing.check_sessions import CheckSession
+from broker.services.rights import CALLER
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import message_pb2, transaction_pb2, transaction_pb2_grpc
 

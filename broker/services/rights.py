@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.domain.access import Need, Rules
+from broker.domain.access import Need, Principal, Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from broker.domain.access import Action, Kind, Principal
+    from broker.domain.access import Action, Kind
     from broker.ports.access import RuleStore
 
 MOST_REMEMBERED = 50_000
@@ -94,3 +95,46 @@ class Numbered:
                 self._allowed = {}
             self._allowed[key] = version, numbers
         return numbers
+
+
+NOBODY = Principal("")
+"""Stands for a caller who is not known; rules name nobody like this."""
+
+
+class Caller:
+    """Who makes the current call, for servicers that judge items."""
+
+    def __init__(self, principal: Principal | None = None, rights: Rights | None = None) -> None:
+        """Takes the principal and the rights; without them everything is allowed."""
+        self.principal = principal
+        self._rights = rights
+
+    @property
+    def name(self) -> str:
+        """The principal's name; empty if access is off."""
+        return self.principal.name if self.principal is not None else ""
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether access is off: everything is allowed."""
+        return self._rights is None
+
+    def may(self, action: Action, kind: Kind, name: str) -> bool:
+        """Whether they may do this."""
+        judge = self.judge(action, kind)
+        return judge is None or judge(name)
+
+    def may_all(self, action: Action, kind: Kind, names: Iterable[str]) -> bool:
+        """Whether they may do this with all of these."""
+        return self.unbounded or all(self.may(action, kind, name) for name in set(names))
+
+    def judge(self, action: Action, kind: Kind) -> Judge | None:
+        """Whether they may do this, by name; None: with everything."""
+        if self._rights is None:
+            return None
+        return Judge(self._rights, self.principal or NOBODY, action, kind)
+
+
+EVERYBODY = Caller()
+CALLER: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
+"""Of the call that runs in this task."""

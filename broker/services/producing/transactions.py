@@ -91,6 +91,10 @@ class TransactionService:
             done[index] = outcome
         return done
 
+    async def producer_group_id(self, name: str) -> int:
+        """The number of a producer group; created if new."""
+        return await self._catalog.producer_group_id(name)
+
     async def decide(
         self, verdicts: Sequence[VerdictWork | BrokerError], may: Judge | None = None
     ) -> list[PlacedOutcome | BrokerError]:

@@ -11,11 +11,11 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from broker.api.access import CALLER, CALLS, EVERYBODY, Caller, Gate
+from broker.api.access import CALLS, Gate
 from broker.domain.access import Action, Kind, Need, Principal, rule_of
 from broker.ports.access import StoredRule
 from broker.server import SERVICES
-from broker.services.rights import Rights
+from broker.services.rights import CALLER, EVERYBODY, Caller, Rights
 from broker.wire.credentials.authentication import Credentials, address_of
 from broker.wire.credentials.files import WatchedFile
 from broker.wire.credentials.tokens import hash_of, read_tokens
