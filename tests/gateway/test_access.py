@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from support.brokers import BrokerProcess
 
+pytest_plugins = ["support.rocketmq_fixtures"]
+
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 KEYS = {"shop": "its secret", "other": "another secret"}
 
