@@ -174,17 +174,40 @@ class Gate:
             raise Denied
         CALLER.set(Caller(principal, self._rights))
 
-    def judge(self, method: str, request: Any) -> None:
-        """Judges a request, or the first one of a stream.
+    def judge(self, method: str, request: Any) -> Callable[[], None]:
+        """Judges a request, or the first one of a stream; returns how to judge it again, for as long as it lasts.
 
         Raises:
             Denied: it needs more than the caller may.
         """
         if method.startswith(self._judging):
-            return
-        entry, caller = self._calls[method], CALLER.get()
+            return _nothing
+        entry = self._calls[method]
         if entry.open:
-            return
-        for need in entry.needs(request):
-            if not caller.may(need.action, need.kind, need.name):
-                raise Denied
+            return _nothing
+        permit = _Permit(CALLER.get(), list(entry.needs(request)))
+        permit.judge()
+        return permit.again
+
+
+class _Permit:
+    """What a call was let in for."""
+
+    __slots__ = ("_caller", "_needs", "_version")
+
+    def __init__(self, caller: Caller, needs: list[Need]) -> None:
+        self._caller, self._needs, self._version = caller, needs, caller.version
+
+    def judge(self) -> None:
+        if not all(self._caller.may(need.action, need.kind, need.name) for need in self._needs):
+            raise Denied
+
+    def again(self) -> None:
+        """Judges it again where the rules have changed; raises Denied."""
+        if self._caller.version != self._version:
+            self._version = self._caller.version
+            self.judge()
+
+
+def _nothing() -> None:
+    return

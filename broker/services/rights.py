@@ -115,6 +115,11 @@ class Caller:
         return self.principal.name if self.principal is not None else ""
 
     @property
+    def version(self) -> int:
+        """Grows whenever the rules have changed."""
+        return 0 if self._rights is None else self._rights.version
+
+    @property
     def unbounded(self) -> bool:
         """Whether access is off: everything is allowed."""
         return self._rights is None

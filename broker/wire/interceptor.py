@@ -59,8 +59,8 @@ class Gate(Protocol):
         """Finds out who makes a call; raises BrokerError."""
         ...
 
-    def judge(self, method: str, request: Any) -> None:
-        """Judges a request, or the first one of a stream; raises BrokerError."""
+    def judge(self, method: str, request: Any) -> Callable[[], None]:
+        """Judges a request, or the first one of a stream; returns how to judge it again. Both raise BrokerError."""
         ...
 
 
@@ -177,29 +177,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             self._observe(method, context)
+            permits: list[Callable[[], None]] = []
             with Share(self.budget) as share:
                 try:
-                    request: Any
                     if many and limit.full:
                         # Clients whose write fails because of the refusal may never get the reason.
                         await self._receiver.next(context, counted=False)
                         await asyncio.sleep(STILL_WRITING)
-                    if not many:
-                        limit.check()
-                    if self._gate is not None:
-                        await self._gate.enter(method, context)
-                    if many:
-                        receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
-                        request = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
-                        if self._gate is not None:
-                            request = _judged(request, partial(self._gate.judge, method))
-                    else:
-                        request = await self._one(context, deserialize, share)
-                        if self._gate is not None:
-                            self._gate.judge(method, request)
+                    request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
                     with limit:
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
+                                # A stream lasts; what it was let in for may be forbidden by now.
+                                for still_permitted in permits:
+                                    still_permitted()
                                 give_back = self.responses.take(context, response)
                                 try:
                                     yield response
@@ -213,6 +204,31 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 refusal.tell(context)
 
         return call
+
+    async def _let_in(
+        self,
+        method: str,
+        context: Any,
+        limit: ConcurrencyLimit,
+        deserialize: Any,
+        share: Share,
+        permits: list[Callable[[], None]],
+        *,
+        many: bool,
+    ) -> Any:
+        """The request of a stream, or its requests; adds how to judge it again to `permits`."""
+        if not many:
+            limit.check()
+        if self._gate is not None:
+            await self._gate.enter(method, context)
+        if many:
+            receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
+            coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
+            return coming if self._gate is None else _judged(coming, partial(self._gate.judge, method), permits)
+        request = await self._one(context, deserialize, share)
+        if self._gate is not None:
+            permits.append(self._gate.judge(method, request))
+        return request
 
     def _observe(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if self._observer is not NO_OBSERVER:
@@ -229,13 +245,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return await decoded(raw, deserialize, share, LARGEST_REQUEST)
 
 
-async def _judged(requests: AsyncIterator[Any], judge: Callable[[Any], None]) -> AsyncIterator[Any]:
-    """The requests of a stream, of which the first one is judged."""
-    is_first = True
+async def _judged(
+    requests: AsyncIterator[Any],
+    judge: Callable[[Any], Callable[[], None]],
+    permits: list[Callable[[], None]],
+) -> AsyncIterator[Any]:
+    """The requests of a stream, of which the first one is judged; how to judge it again is added to `permits`."""
     async for request in requests:
-        if is_first:
-            judge(request)
-            is_first = False
+        if not permits:
+            permits.append(judge(request))
         yield request
         del request
 

@@ -337,3 +337,29 @@ async def test_rules_change_while_it_serves(world: World) -> None:
     await asyncio.to_thread(halfmq, "access", "revoke", number, f"--database={world.url}")
     await asyncio.sleep(1.0)
     assert await codes() == [0]
+
+
+async def test_streams_end_when_what_they_were_let_in_for_is_forbidden(world: World) -> None:
+    topic, group = await world.root.make_topic(), await world.root.make_group()
+    await world.grant("user:alice", "consume", "topic", topic)
+    await world.grant("user:alice", "consume", "group", group)
+    await world.grant("user:alice", "check,produce", "group", "shop")
+    await world.grant("user:alice", "produce", "topic", topic)
+    checks = await world.alice.answering("shop")
+    call = world.alice.consumer.Consume()
+    subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[topic])
+    await call.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+    await call.write(consumer_pb2.ConsumeRequest(credits=consumer_pb2.GrantCredits(messages=100)))
+    assert (await call.read()).HasField("subscribed")
+    await world.root.send(topic, "first")
+    delivered = await call.read()
+    assert [each.message.body for each in delivered.deliveries.deliveries] == [b"first"]
+    await world.grant("user:alice", "consume", "group", group, "--deny")
+    await world.grant("user:alice", "check", "group", "shop", "--deny")
+    await world.root.send(topic, "second")
+    assert (await refusal(call.read()))[0] is grpc.StatusCode.PERMISSION_DENIED
+    await world.root.prepare("shop", topic, ["order"])
+    assert await checks.ended() is grpc.StatusCode.PERMISSION_DENIED
+    assert not checks.seen
+    # What was not delivered is there for others at once.
+    assert {each.message.body for each in await world.root.pull(group, topic, wait=5)} == {b"second"}
