@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -247,3 +247,32 @@ async def test_the_first_check_is_due_after_the_policys_time_or_later(world: Wor
         assert detail.summary.next_check_at is not None
         due[transaction_id] = detail.summary.next_check_at - world.clock.now()
     assert due == {soon: POLICY.first_check, late: POLICY.first_check * 10, early: POLICY.first_check}
+
+
+@pytest.mark.parametrize("verdict", [None, commit, rollback])
+async def test_an_id_of_another_producer_group_is_refused_and_nothing_is_told(
+    world: World, store: Store, topic: Topic, verdict: Any
+) -> None:
+    """Neither its state, nor where its messages are; and nobody adds to it."""
+    transaction_id = await prepared(store, topic, bodies=["a"])
+    if verdict is not None:
+        await decided(store, verdict(transaction_id))
+    evil = await store.producer_group_id("evil")
+    texts = set()
+    for first_position in (0, 1):
+        work = PrepareWork(transaction_id, evil, [half(topic, "a")], first_position=first_position)
+        (outcome,) = await store.prepare([work])
+        refused = of(AlreadyExists, outcome)
+        assert refused.reason == "TRANSACTION_ID_REUSED"
+        texts.add(str(refused))
+    assert len(texts) == 1
+    # Those of the group go on as before.
+    own = await store.producer_group_id("shop")
+    (again,) = await store.prepare([PrepareWork(transaction_id, own, [half(topic, "a")])])
+    if verdict is rollback:
+        of(VerdictConflict, again)
+    else:
+        ok([again])
+    if verdict is None:
+        assert world.count("half_message") == 1
+        ok([await decided(store, commit(transaction_id))])

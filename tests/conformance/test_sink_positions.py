@@ -10,7 +10,7 @@ from broker.domain.topic import TopicSettings
 from broker.errors import AlreadyExists, BrokerError, NotFound, Refused
 from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
-from conformance.world import HOUR, World, everywhere, half, ok, prepared, rollback
+from conformance.world import HOUR, World, commit, everywhere, half, ok, prepared, rollback
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -70,6 +70,24 @@ async def test_what_was_committed_under_an_id_is_left_out(store: Store, topic: T
     ]
     assert (await store.commit_epoch(epoch(2), {}, EpochWrites(again, b"2"))).messages == 1
     assert await contents(store, topic) == ["a", "b"]
+
+
+async def test_an_id_of_a_transaction_that_waits_for_its_verdict_is_refused(
+    world: World, store: Store, topic: Topic
+) -> None:
+    """Its producer's verdict would be lost otherwise: an op record would be there before."""
+    own = await prepared(store, topic)
+    with pytest.raises(AlreadyExists):
+        await store.commit_epoch(epoch(1), {}, EpochWrites([transaction(topic, own, "a")], b"1"))
+    assert await contents(store, topic) == []
+    ok(await store.decide([commit(own)]))
+    assert await contents(store, topic) == ["hello"]
+
+
+async def test_an_id_that_an_attempt_before_has_stored_is_written(world: World, store: Store, topic: Topic) -> None:
+    await prepare(store, topic, epoch(1), derived(1), "a")
+    await store.commit_epoch(epoch(2), {}, EpochWrites([transaction(topic, derived(1), "a")], b"2"))
+    assert await contents(store, topic) == ["a"]
 
 
 async def test_an_id_that_was_rolled_back_is_refused_not_left_out(store: Store, topic: Topic) -> None:

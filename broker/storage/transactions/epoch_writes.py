@@ -37,7 +37,7 @@ def append(
     """Appends the messages of transactions, in their order, leaving out those that are committed; counts in `done`.
 
     Raises:
-        AlreadyExists: a transaction with one of the ids was rolled back.
+        AlreadyExists: a transaction with one of the ids was rolled back, or waits for a verdict.
         NotFound: a topic was deleted.
     """
     states = dict(
@@ -51,6 +51,11 @@ def append(
     new = list({own.transaction_id: own for own in transactions if own.transaction_id not in states}.values())
     if not new:
         return
+    # Half messages of producers: the verdict is theirs. Those of a sink may have been left by an attempt before.
+    waiting = f"SELECT transaction_id FROM half_message WHERE check_state <> {rows.NO_CHECKS} AND position = 0"
+    waiting += " AND transaction_id"
+    if session.fetch_in(waiting, sorted(own.transaction_id for own in new)):
+        raise message_id_reuse.reused()
     topics = directory.by_ids(session, {half.topic_id for own in new for half in own.halves})
     plan = append_messages(
         session,

@@ -180,11 +180,11 @@ def _rows(
     return result
 
 
-_Decided = tuple[int, int, str | None]
-"""State, number of halves and places of a transaction with a verdict."""
+_Decided = tuple[int, int, str | None, int | None]
+"""State, number of halves, places and producer group of a transaction with a verdict."""
 
 
-_OP = "SELECT transaction_id, state, half_count, released FROM op_record WHERE transaction_id"
+_OP = "SELECT transaction_id, state, half_count, released, producer_group_id FROM op_record WHERE transaction_id"
 # Up to this many op records in a range are cheaper to read than the op records of a usual batch by key.
 _FEW = 64
 _FEW_IDS = 8
@@ -205,13 +205,15 @@ def _decided(session: Session, ids: Collection[bytes], between: Answer) -> dict[
 
 
 def _by_id(found: Iterable[Answer]) -> dict[bytes, _Decided]:
-    return {row[0]: (row[1], row[2], row[3]) for row in rows_of(found)}
+    return {row[0]: (row[1], row[2], row[3], row[4]) for row in rows_of(found)}
 
 
 def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome | BrokerError:
     if decided is None:
         return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
-    state, half_count, released = decided
+    state, half_count, released, group_id = decided
+    if group_id != item.producer_group_id:
+        return _reused()
     if state == TransactionState.COMMITTED and item.first_position + len(item.halves) <= half_count:
         # A repeated Prepare after its commit: no effect, and the recorded places.
         return TransactionOutcome(item.transaction_id, TransactionState.COMMITTED, rows.decode_released(released))
@@ -219,6 +221,15 @@ def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome 
         f"Cannot prepare: the transaction already has its outcome, {TransactionState(state).name}; "
         "begin a new transaction.",
         state=state,
+    )
+
+
+def _reused() -> AlreadyExists:
+    """The error for an id of another producer group; it tells nothing of what that has done with it."""
+    return AlreadyExists(
+        "This transaction is of a sink, or of other producers; an id names one thing for ever.",
+        reason="TRANSACTION_ID_REUSED",
+        field="transaction_id",
     )
 
 
@@ -232,11 +243,12 @@ def _prepare_one(
     memory: PreparedHere | None,
     known: Mapping[int, Topic],
 ) -> TransactionOutcome | BrokerError:
-    existing = {
+    stored = {
         row[0]: row[1:]
         for row in session.fetch(
-            "SELECT position, topic_id, body, size, tag, message_keys, message_group, properties, check_state"
-            " FROM half_message WHERE transaction_id = ? ORDER BY position" + session.dialect.for_update,
+            "SELECT position, topic_id, body, size, tag, message_keys, message_group, properties, check_state,"
+            " producer_group_id FROM half_message WHERE transaction_id = ? ORDER BY position"
+            + session.dialect.for_update,
             (item.transaction_id,),
         )
     }
@@ -244,17 +256,16 @@ def _prepare_one(
     held, *found = session.execute_all([topics.holding(session, wanted), *_look_up([item.transaction_id])])
     if decided := _by_id(found):
         return _outcome(item, decided[item.transaction_id])
+    if any(row[-1] != item.producer_group_id for row in stored.values()):
+        return _reused()
+    existing = {position: row[:-1] for position, row in stored.items()}
     if existing and existing[0][-1] == PARKED:
         return VerdictConflict(
             "Cannot prepare: the transaction is parked after its last check; begin a new one.",
             state=TransactionState.PARKED,
         )
     if existing and (existing[0][-1] == NO_CHECKS) == item.checked:
-        return AlreadyExists(
-            "This transaction is of a sink, or of producers; an id names one thing for ever.",
-            reason="TRANSACTION_ID_REUSED",
-            field="transaction_id",
-        )
+        return _reused()
     new = _not_stored(item, existing)
     if (gone := wanted - {row[0] for row in held.rows}) and not isinstance(new, BrokerError):
         directory.forget_ids(gone)
