@@ -7,9 +7,11 @@ one by one, by `Caller.may`; the entry says so.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind, Need
+from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
 from broker.errors import Denied
 from broker.services.rights import CALLER, Caller
 
@@ -48,7 +50,8 @@ def _group(action: Action) -> Callable[[Any], Iterable[Need]]:
 def _subscription(request: Any) -> list[Need]:
     return [
         Need(Action.SUB, Kind.GROUP, request.consumer_group),
-        *(Need(Action.SUB, Kind.TOPIC, topic) for topic in dict.fromkeys(request.topics)),
+        # More of them are refused by the call itself.
+        *(Need(Action.SUB, Kind.TOPIC, topic) for topic in dict.fromkeys(request.topics[:MAX_TOPICS_OF_CLIENT])),
     ]
 
 
@@ -58,7 +61,9 @@ def _offsets(request: Any) -> list[Need]:
 
 
 def _topics_of(messages: Iterable[Any]) -> list[Need]:
-    return [Need(Action.PUB, Kind.TOPIC, topic) for topic in dict.fromkeys(message.topic for message in messages)]
+    # As above: more than these are too many for any call.
+    topics = dict.fromkeys(message.topic for message in islice(messages, MOST_MESSAGES))
+    return [Need(Action.PUB, Kind.TOPIC, topic) for topic in topics]
 
 
 def _epoch(request: Any) -> list[Need]:
@@ -70,9 +75,20 @@ def _commit_epoch(request: Any) -> list[Need]:
 
 
 def _transactions(request: Any) -> list[Need]:
-    return [Need(Action.LIST, Kind.GROUP, request.producer_group)] if request.producer_group else []
+    needs = [Need(Action.LIST, Kind.GROUP, request.producer_group)] if request.producer_group else []
+    return [*needs, Need(Action.LIST, Kind.TOPIC, request.topic)] if request.topic else needs
 
 
+def _seek(request: Any) -> list[Need]:
+    return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, request.topic)]
+
+
+def _set_filter(request: Any) -> list[Need]:
+    topic = request.filter.topic
+    return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, topic)]
+
+
+MOST_MESSAGES = Limits().max_items
 _V1, _ITEMS, _OPEN = "/halfmq.v1.", Entry(items=True), Entry(open=True)
 
 CALLS: Mapping[str, Entry] = {
@@ -107,8 +123,8 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}AdminService/DescribeGroup": Entry(_group(Action.GET)),
     f"{_V1}AdminService/UpdateGroup": Entry(_group(Action.UPDATE)),
     f"{_V1}AdminService/PauseGroup": Entry(_group(Action.OPERATE)),
-    f"{_V1}AdminService/SeekGroup": Entry(_group(Action.OPERATE)),
-    f"{_V1}AdminService/SetFilter": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/SeekGroup": Entry(_seek),
+    f"{_V1}AdminService/SetFilter": Entry(_set_filter),
     f"{_V1}AdminService/ListDeadLetters": Entry(_group(Action.GET)),
     f"{_V1}AdminService/RedriveDeadLetters": Entry(_group(Action.OPERATE)),
     f"{_V1}AdminService/DeleteGroup": Entry(_group(Action.DELETE)),

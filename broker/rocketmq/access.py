@@ -113,5 +113,5 @@ def may_send(topic: str) -> bool:
 def _require(needs: Iterable[tuple[Action, Kind, str]]) -> None:
     caller = CALLER.get()
     for actions, kind, name in needs:
-        if not any(caller.may(action, kind, name) for action in actions):
+        if not caller.may(actions, kind, name):
             raise Denied

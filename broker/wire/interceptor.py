@@ -137,7 +137,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 None,
                 _or_ready(handler.response_serializer),
             )
-        return handler
+        # There is no method of another form, and none gets past what is done here.
+        raise NotImplementedError(method)
 
     def _unary(
         self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, limit: ConcurrencyLimit
@@ -254,6 +255,8 @@ async def _judged(
     async for request in requests:
         if not permits:
             permits.append(judge(request))
+        else:
+            permits[0]()  # The rules may have changed since.
         yield request
         del request
 

@@ -47,8 +47,13 @@ def from_row(row: Sequence[Any]) -> ConsumerGroup:
 
 
 def names(session: Session) -> dict[int, str]:
-    """The names of all consumer groups by their numbers."""
-    return dict(session.fetch("SELECT group_id, name FROM consumer_group"))
+    """The names of all consumer groups by their numbers; a member of a broadcasting group has the name of its group."""
+    return dict(
+        session.fetch(
+            "SELECT own.group_id, COALESCE(whole.name, own.name) FROM consumer_group own"
+            " LEFT JOIN consumer_group whole ON whole.group_id = own.parent_id"
+        )
+    )
 
 
 def find_group(session: Session, name: str) -> ConsumerGroup | None:

@@ -256,16 +256,15 @@ def _prepare_one(
     held, *found = session.execute_all([topics.holding(session, wanted), *_look_up([item.transaction_id])])
     if decided := _by_id(found):
         return _outcome(item, decided[item.transaction_id])
-    if any(row[-1] != item.producer_group_id for row in stored.values()):
-        return _reused()
     existing = {position: row[:-1] for position, row in stored.items()}
+    foreign = any(row[-1] != item.producer_group_id for row in stored.values())
+    if foreign or (existing and (existing[0][-1] == NO_CHECKS) == item.checked):
+        return _reused()
     if existing and existing[0][-1] == PARKED:
         return VerdictConflict(
             "Cannot prepare: the transaction is parked after its last check; begin a new one.",
             state=TransactionState.PARKED,
         )
-    if existing and (existing[0][-1] == NO_CHECKS) == item.checked:
-        return _reused()
     new = _not_stored(item, existing)
     if (gone := wanted - {row[0] for row in held.rows}) and not isinstance(new, BrokerError):
         directory.forget_ids(gone)
