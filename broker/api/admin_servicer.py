@@ -75,12 +75,10 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
             prepared_before=before,
             page_size=request.page_size,
             page_token=request.page_token,
+            may=CALLER.get().judge(Action.LIST, Kind.GROUP),
         )
-        caller = CALLER.get()
-        # A page may have fewer than asked for.
-        seen = [each for each in found if caller.may(Action.LIST, Kind.GROUP, each.producer_group)]
         return admin_pb2.ListTransactionsResponse(
-            transactions=[transactions.transaction_summary(each) for each in seen], next_page_token=following
+            transactions=[transactions.transaction_summary(summary) for summary in found], next_page_token=following
         )
 
     async def ResolveTransaction(

@@ -138,7 +138,10 @@ class TransactionDetail:
 
 @dataclass(slots=True)
 class TransactionFilter:
-    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing behind an id."""
+    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing behind an id.
+
+    `groups`: only those of these producer groups; None: of all.
+    """
 
     state: TransactionState | None = None
     producer_group: str | None = None
@@ -146,6 +149,7 @@ class TransactionFilter:
     prepared_before: int | None = None
     after: bytes = b""
     limit: int = 100
+    groups: frozenset[int] | None = None
 
 
 class TransactionStore(Protocol):

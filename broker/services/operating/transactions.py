@@ -71,9 +71,16 @@ class TransactionOperations:
         prepared_before: int | None,
         page_size: int,
         page_token: str,
+        may: Judge | None = None,
     ) -> tuple[list[TransactionSummary], str]:
-        """A page of transactions without a verdict, in the order of their ids, and the token of the next page."""
+        """A page of transactions without a verdict, in the order of their ids, and the token of the next page.
+
+        `may`: the producer groups whose transactions may be seen.
+        """
         size = page_limit(page_size)
+        groups = None if may is None else await self._catalog.numbered_producer_groups.allowed(may, again=True)
+        if groups is not None and not groups:
+            return [], ""
         found = await self._records.list_transactions(
             TransactionFilter(
                 state=state,
@@ -82,6 +89,7 @@ class TransactionOperations:
                 prepared_before=prepared_before,
                 after=parse_transaction_token(page_token),
                 limit=size + 1,
+                groups=groups,
             )
         )
         if len(found) <= size:
