@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind, Need
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
-from broker.errors import Denied
+from broker.errors import Denied, Unauthenticated
 from broker.services.rights import CALLER, Caller
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ def _seek(request: Any) -> list[Need]:
     return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, request.topic)]
 
 
+def _redrive(request: Any) -> list[Need]:
+    needs = [Need(Action.OPERATE, Kind.GROUP, request.group)]
+    # They may be of any topic, and are appended there.
+    return [*needs, Need(Action.PUB, Kind.TOPIC, "*")] if request.republish_expired else needs
+
+
 def _set_filter(request: Any) -> list[Need]:
     topic = request.filter.topic
     return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, topic)]
@@ -126,7 +132,7 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}AdminService/SeekGroup": Entry(_seek),
     f"{_V1}AdminService/SetFilter": Entry(_set_filter),
     f"{_V1}AdminService/ListDeadLetters": Entry(_group(Action.GET)),
-    f"{_V1}AdminService/RedriveDeadLetters": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/RedriveDeadLetters": Entry(_redrive),
     f"{_V1}AdminService/DeleteGroup": Entry(_group(Action.DELETE)),
     f"{_V1}AdminService/ListTransactions": Entry(_transactions, items=True),
     f"{_V1}AdminService/ResolveTransaction": _ITEMS,
@@ -189,6 +195,16 @@ class Gate:
         if entry is None:
             raise Denied
         CALLER.set(Caller(principal, self._rights))
+
+    async def look_again(self, method: str, context: Any) -> None:
+        """Finds out whether the caller of a stream is still known by what it has shown, as the same principal.
+
+        Raises:
+            Unauthenticated: it is not.
+        """
+        caller = CALLER.get()
+        if caller.principal is not None and await self._credentials.principal(context) != caller.principal:
+            raise Unauthenticated
 
     def judge(self, method: str, request: Any) -> Callable[[], None]:
         """Judges a request, or the first one of a stream; returns how to judge it again, for as long as it lasts.

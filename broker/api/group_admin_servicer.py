@@ -96,7 +96,10 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         wanted = filters.filter_in(request.filter, "filter")
         found, following = await self._dead_letters.page(request.group, wanted, request.page_token, request.page_size)
         response = admin_pb2.ListDeadLettersResponse(next_page_token=following)
+        caller = CALLER.get()
         for entry in found:
+            if entry.origin is not None and not caller.may(Action.GET, Kind.TOPIC, entry.origin.topic):
+                continue
             groups.fill_dead_letter(response.dead_letters.add(), entry)
         return response
 

@@ -57,6 +57,7 @@ class VerdictWork:
         operator: the operator's name; empty if it is nobody's.
         groups: the producer groups that whoever decides may decide for; for others it is as if there were no such
             transaction. None: all.
+        topics: the topics that all of its messages have to be on, likewise. None: any.
     """
 
     transaction_id: bytes
@@ -65,6 +66,7 @@ class VerdictWork:
     reason: str = ""
     operator: str = ""
     groups: frozenset[int] | None = None
+    topics: frozenset[int] | None = None
 
 
 @dataclass(slots=True)

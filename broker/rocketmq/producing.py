@@ -131,22 +131,29 @@ class Producing:
         self._clients.heard_of(transaction_id, caller)
         answers = request.source == _Source.SOURCE_UNSPECIFIED and number is not None
         if answers or request.source == _Source.SOURCE_SERVER_CHECK:
-            answer = CheckAnswer(caller.client_id, verdict, groups=await self._groups_of(request, caller))
+            groups, topics = await self._bounds_of(request, caller)
+            answer = CheckAnswer(caller.client_id, verdict, groups=groups, topics=topics)
             await self._take_answer(transaction_id, number, answer)
         elif verdict is not CheckVerdict.UNKNOWN:
-            groups = await self._groups_of(request, caller)
-            work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, VerdictSource.PRODUCER, groups=groups)
+            commit = verdict is CheckVerdict.COMMIT
+            groups, topics = await self._bounds_of(request, caller)
+            work = VerdictWork(transaction_id, commit, VerdictSource.PRODUCER, groups=groups, topics=topics)
             outcome = (await self._transactions.decide([work]))[0]
             if isinstance(outcome, BrokerError):
                 raise outcome
         return service_pb2.EndTransactionResponse(status=OK)
 
-    async def _groups_of(self, request: Any, caller: Caller) -> frozenset[int] | None:
-        """The producer groups that a verdict may be about: that of its topic, which was judged."""
+    async def _bounds_of(self, request: Any, caller: Caller) -> tuple[frozenset[int] | None, frozenset[int] | None]:
+        """What a verdict may be about: the producer group of its topic, which was judged, and messages on that topic.
+
+        Others may have a producer group of this name, with messages on other topics.
+        """
         if CALLER.get().unbounded:
-            return None
-        name = producer_group_of(name_of(request.topic, caller.namespace))
-        return frozenset({await self._transactions.producer_group_id(name)})
+            return None, None
+        topic, group_id = await self._transactions.numbers_of(
+            name_of(request.topic, caller.namespace), producer_group_of(name_of(request.topic, caller.namespace))
+        )
+        return frozenset({group_id}), frozenset({topic})
 
     async def _take_answer(self, transaction_id: bytes, number: int | None, answer: CheckAnswer) -> None:
         """Handles an answer to a check without a check number; it is recorded in the history.

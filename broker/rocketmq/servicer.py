@@ -175,6 +175,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
                 caller = self._callers.caller(context)
                 judge(request, caller)
                 async for each in work(request, caller):
+                    judge(request, caller)  # It may have waited for long, and the rules have changed.
                     yield each
         except (BrokerError, Exception) as error:
             yield response(status=_told(error))

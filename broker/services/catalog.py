@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.access import Action, Kind
 from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
-from broker.services.rights import Numbered
+from broker.services.rights import CALLER, Numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ class Catalog:
             return known
         check_topic_name(name, field)
         topic = await self._topics.find_topic(name)
-        if topic is None and self.config.create_topics:
+        if topic is None and self.config.create_topics and CALLER.get().may(Action.CREATE, Kind.TOPIC, name):
             try:
                 topic = await self.create_topic(name)
             except AlreadyExists:
@@ -145,7 +146,7 @@ class Catalog:
             return entry[1]
         check_group_name(name, field)
         group = await self._groups.find_group(name)
-        if group is None and self.config.create_groups:
+        if group is None and self.config.create_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name):
             try:
                 group = await self.create_group(name, most=MAX_GROUPS_MADE)
             except AlreadyExists:

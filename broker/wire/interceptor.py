@@ -42,6 +42,8 @@ LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
 MORE_STREAMS = 100
+LOOK_AGAIN = 5.0
+"""Seconds between two looks whether the caller of a stream is still known."""
 STILL_WRITING = 0.1
 """Seconds for a client to write its first request, before its stream is refused."""
 LARGEST_REQUEST = 32 * 1024 * 1024
@@ -57,6 +59,10 @@ class Gate(Protocol):
 
     async def enter(self, method: str, context: Any) -> None:
         """Finds out who makes a call; raises BrokerError."""
+        ...
+
+    async def look_again(self, method: str, context: Any) -> None:
+        """Finds out whether the caller of a stream is still known; raises BrokerError."""
         ...
 
     def judge(self, method: str, request: Any) -> Callable[[], None]:
@@ -179,19 +185,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             self._observe(method, context)
             permits: list[Callable[[], None]] = []
+            look_at = time.monotonic() + LOOK_AGAIN
             with Share(self.budget) as share:
                 try:
                     if many and limit.full:
-                        # Clients whose write fails because of the refusal may never get the reason.
-                        await self._receiver.next(context, counted=False)
-                        await asyncio.sleep(STILL_WRITING)
+                        await self._let_write(context)
                     request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
                     with limit:
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
-                                # A stream lasts; what it was let in for may be forbidden by now.
+                                # A stream lasts: what it was let in for, or by, may not count any more.
                                 for still_permitted in permits:
                                     still_permitted()
+                                if permits and time.monotonic() >= look_at:
+                                    look_at = time.monotonic() + LOOK_AGAIN
+                                    await self._gate_again(method, context)
                                 give_back = self.responses.take(context, response)
                                 try:
                                     yield response
@@ -205,6 +213,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 refusal.tell(context)
 
         return call
+
+    async def _gate_again(self, method: str, context: Any) -> None:
+        if self._gate is not None:
+            await self._gate.look_again(method, context)
+
+    async def _let_write(self, context: Any) -> None:
+        """Takes the first request of a stream that is refused: a client whose write fails may not get the reason."""
+        await self._receiver.next(context, counted=False)
+        await asyncio.sleep(STILL_WRITING)
 
     async def _let_in(
         self,
@@ -221,7 +238,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if not many:
             limit.check()
         if self._gate is not None:
-            await self._gate.enter(method, context)
+            try:
+                await self._gate.enter(method, context)
+            except BrokerError:
+                if many:
+                    await self._let_write(context)
+                raise
         if many:
             receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
             coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)

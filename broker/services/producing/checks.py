@@ -69,5 +69,7 @@ class CheckAnswers:
         if answer.verdict is CheckVerdict.UNKNOWN:
             return None
         commit = answer.verdict is CheckVerdict.COMMIT
-        work = VerdictWork(transaction_id, commit, VerdictSource.CHECK, answer.reason, groups=answer.groups)
+        work = VerdictWork(
+            transaction_id, commit, VerdictSource.CHECK, answer.reason, groups=answer.groups, topics=answer.topics
+        )
         return (await self._decisions.decide([work]))[0]

@@ -91,9 +91,13 @@ class TransactionService:
             done[index] = outcome
         return done
 
-    async def producer_group_id(self, name: str) -> int:
-        """The number of a producer group; created if new."""
-        return await self._catalog.producer_group_id(name)
+    async def numbers_of(self, topic: str, producer_group: str) -> tuple[int, int]:
+        """The numbers of a topic and of a producer group.
+
+        Raises:
+            NotFound: there is no such topic.
+        """
+        return (await self._catalog.topic(topic)).topic_id, await self._catalog.producer_group_id(producer_group)
 
     async def decide(
         self, verdicts: Sequence[VerdictWork | BrokerError], may: Judge | None = None
