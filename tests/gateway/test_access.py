@@ -58,6 +58,7 @@ def guarded(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> BrokerP
     with Admin(Connection(broker.endpoint, auth=BearerToken(root, without_tls=True))) as admin:
         admin.create_topic("orders")
         admin.create_topic("secrets")
+        admin.create_topic("others")
         admin.create_group("readers")
     return broker
 
