@@ -12,9 +12,10 @@ import typer
 from broker.errors import BrokerError
 from halfmq_cli.bench.accounting import check_arrived, numbers_stored
 from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.measured import Measured
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
-from halfmq_cli.bench.report import micros_each, percentile, print_figures
+from halfmq_cli.bench.report import print_figures
 from halfmq_cli.serving import fail
 
 PROTOCOLS = ("halfmq", "rocketmq")
@@ -35,7 +36,7 @@ def rocketmq(
     Both protocols are spoken by one process, without an SDK, to one broker, in turns: a message for each call, or a
     transaction of two calls. Then the official client does the same in threads, and receives what was sent.
     """
-    measured: dict[tuple[str, str], _Measured] = defaultdict(_Measured)
+    measured: dict[tuple[str, str], Measured] = defaultdict(Measured)
     try:
         with ExitStack() as stack:
             (url,), shown = stack.enter_context(side_by_side(database, 1))
@@ -48,7 +49,7 @@ def rocketmq(
             for number in range(rounds):
                 # Each is first in some rounds: later ones run on tables with more rows.
                 for call in calls[:: 1 if number % 2 else -1]:
-                    total += measured[call].take(broker, client, [*call, part])
+                    total += sum(measured[call].take([broker], [client], [*call, part]))
             check_arrived(numbers_stored(opened), range(total))
             # The official client writes a log in the user's home.
             home = stack.enter_context(tempfile.TemporaryDirectory(prefix="halfmq-"))
@@ -57,7 +58,7 @@ def rocketmq(
             )
             official.ask(["send", min(0.5, part)])
             for what in (*CALLS, "receive"):
-                measured["official", what].take(broker, official, [what, seconds])
+                measured["official", what].take([broker], [official], [what, seconds])
     except BrokerError as error:
         fail(error)
     figures: dict[str, Any] = {}
@@ -69,38 +70,3 @@ def rocketmq(
     figures |= {f"official {what}": measured["official", what].figures() for what in (*CALLS, "receive")}
     figures |= {"database": shown, "in_flight": in_flight, "threads": threads, "size_bytes": size}
     print_figures("rocketmq", figures, as_json=json_output)
-
-
-class _Measured:
-    """One client's work in all rounds, and its cost."""
-
-    def __init__(self) -> None:
-        self._done = 0
-        self._seconds = self._broker_cpu = self._client_cpu = 0.0
-        self._times: list[float] = []
-
-    def take(self, broker: BrokerProcess, client: Client, request: list[Any]) -> int:
-        """Adds one round; returns the number of operations."""
-        before = broker.cpu_seconds()
-        answer = client.ask(request)
-        self._broker_cpu += broker.cpu_seconds() - before
-        self._client_cpu += answer["cpu_s"]
-        self._done += answer["done"]
-        self._seconds += answer["seconds"]
-        self._times += answer["ms"]
-        return int(answer["done"])
-
-    @property
-    def per_second(self) -> float:
-        """Operations per second."""
-        return self._done / self._seconds
-
-    def figures(self) -> dict[str, float]:
-        """All figures."""
-        return {
-            "per_s": round(self.per_second, 1),
-            "p50_ms": round(percentile(self._times, 50), 3),
-            "p99_ms": round(percentile(self._times, 99), 3),
-            "broker_cpu_us": micros_each(self._broker_cpu, max(1, self._done)),
-            "client_cpu_us": micros_each(self._client_cpu, max(1, self._done)),
-        }

@@ -15,9 +15,10 @@ import typer
 from broker.errors import BrokerError, ConfigurationError
 from halfmq_cli.bench.accounting import check_arrived, numbers_stored
 from halfmq_cli.bench.databases import side_by_side, with_tables
+from halfmq_cli.bench.measured import Measured, together
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess, Client
-from halfmq_cli.bench.report import micros_each, print_figures
+from halfmq_cli.bench.report import print_figures
 from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _without_storage(
     if count > len(cores):
         raise ConfigurationError(f"This machine has {len(cores)} processors; name at most as many.", field="workers")
     part = seconds / rounds
-    measured: dict[tuple[str, int], _Measured] = defaultdict(_Measured)
+    measured: dict[tuple[str, int], Measured] = defaultdict(Measured)
     machine: dict[int, int] = {1: 0, count: 0}
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -82,7 +83,7 @@ def _without_storage(
                     )
                 )
         for what in CALLS:
-            _together(clients, ["halfmq", what, min(0.5, part)])
+            together(clients, ["halfmq", what, min(0.5, part)])
         for number in range(rounds):
             # Each is first in some rounds.
             for used in (1, count)[:: 1 if number % 2 else -1]:
@@ -107,7 +108,7 @@ def _official(broker: BrokerProcess, stack: ExitStack, threads: int, size: int, 
     figures = {}
     for what in CALLS:
         official.ask([what, min(0.5, seconds)])
-        measured = _Measured()
+        measured = Measured()
         measured.take([broker], [official], [what, seconds])
         figures[f"official client, without storage, {what}"] = measured.figures()
     return figures
@@ -115,7 +116,7 @@ def _official(broker: BrokerProcess, stack: ExitStack, threads: int, size: int, 
 
 def _on_server(database: str, count: int, in_flight: int, size: int, seconds: float, rounds: int) -> dict[str, Any]:
     part = seconds / rounds
-    measured: dict[tuple[str, int], _Measured] = defaultdict(_Measured)
+    measured: dict[tuple[str, int], Measured] = defaultdict(Measured)
     with ExitStack() as stack:
         urls, shown = stack.enter_context(side_by_side(database, 2))
         sides = {}
@@ -137,7 +138,7 @@ def _on_server(database: str, count: int, in_flight: int, size: int, seconds: fl
             ]
             sides[used] = opened, broker, clients
         sent = {
-            used: _together(clients, ["halfmq", CALLS[0], min(0.5, part)]) for used, (_, _, clients) in sides.items()
+            used: _done_by(clients, ["halfmq", CALLS[0], min(0.5, part)]) for used, (_, _, clients) in sides.items()
         }
         for number in range(rounds):
             for used in (1, count)[:: 1 if number % 2 else -1]:
@@ -155,55 +156,16 @@ def _on_server(database: str, count: int, in_flight: int, size: int, seconds: fl
     return figures
 
 
+def _done_by(clients: Sequence[Client], request: list[Any]) -> list[int]:
+    return [int(answer["done"]) for answer in together(clients, request)]
+
+
 def _check_all_arrived(opened: Database, sent: Sequence[int]) -> None:
     numbers: dict[int, list[int]] = {client: [] for client in range(len(sent))}
     for number in numbers_stored(opened):
         numbers[number // NUMBERS].append(number % NUMBERS)
     for client, done in enumerate(sent):
         check_arrived(numbers[client], range(done))
-
-
-def _together(clients: Sequence[Client], request: list[Any]) -> list[int]:
-    """How much each client did of a request that all get at the same time."""
-    return [answer["done"] for answer in _answers(clients, request)]
-
-
-def _answers(clients: Sequence[Client], request: list[Any]) -> list[dict[str, Any]]:
-    for client in clients:
-        client.tell(request)
-    return [client.hear() for client in clients]
-
-
-class _Measured:
-    """What some clients did together, and what it cost."""
-
-    def __init__(self) -> None:
-        self._done = 0
-        self._seconds = self._broker_cpu = self._client_cpu = 0.0
-
-    def take(self, brokers: Sequence[BrokerProcess], clients: Sequence[Client], request: list[Any]) -> list[int]:
-        """Adds one round; returns the number of operations of each client."""
-        before = sum(broker.cpu_seconds() for broker in brokers)
-        answers = _answers(clients, request)
-        self._broker_cpu += sum(broker.cpu_seconds() for broker in brokers) - before
-        self._client_cpu += sum(answer["cpu_s"] for answer in answers)
-        self._seconds += max(answer["seconds"] for answer in answers)
-        done = [answer["done"] for answer in answers]
-        self._done += sum(done)
-        return done
-
-    @property
-    def per_second(self) -> float:
-        """Operations per second."""
-        return self._done / self._seconds
-
-    def figures(self) -> dict[str, float]:
-        """All figures."""
-        return {
-            "per_s": round(self.per_second, 1),
-            "broker_cpu_us": micros_each(self._broker_cpu, max(1, self._done)),
-            "client_cpu_us": micros_each(self._client_cpu, max(1, self._done)),
-        }
 
 
 @contextmanager
