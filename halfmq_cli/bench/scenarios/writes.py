@@ -19,7 +19,7 @@ from halfmq_cli.bench.floor import InsertFloor
 from halfmq_cli.bench.load import QUEUES, body_of, marked
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.report import print_table
-from halfmq_cli.bench.write_counters import FIGURES, Counts, WriteCounters
+from halfmq_cli.bench.write_counters import FIGURES, Counts, WriteCounters, Written
 from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
@@ -61,12 +61,13 @@ class _Operation:
     taken: list[dict[str, float | None]] = field(default_factory=list)
     rows: list[dict[str, tuple[float, ...]] | None] = field(default_factory=list)
 
-    async def measure(self, counters: WriteCounters, times: int) -> None:
-        """Measures a part."""
+    async def measure(self, counters: WriteCounters, times: int, before: Written | None) -> Written:
+        """Measures a part; takes the settled counters behind the part before it, and returns those behind this one."""
         count = self.every * times
         if self.prepare is not None:
             await self.prepare(count)
-        before = await asyncio.to_thread(counters.settled)
+        if before is None or self.prepare is not None:
+            before = await asyncio.to_thread(counters.settled)
         await self.run(count)
         after = await asyncio.to_thread(counters.settled)
         self.taken.append(_each(after.since(before), count))
@@ -74,6 +75,7 @@ class _Operation:
         self.rows.append(
             None if rows is None else {table: tuple(n / count for n in changed) for table, changed in rows.items()}
         )
+        return after
 
     def figures(self, size: int) -> dict[str, float | None]:
         """The median of all parts, and the bytes by those of the payload."""
@@ -167,14 +169,15 @@ async def _measure(url: str, size: int, keys: int, times: int, rounds: int) -> d
         await bare.start()
         try:
             operations = _operations(bare, floor)
+            behind: Written | None = None
             for each in operations.values():
                 # Statements are known, and offsets are guessed, from the second part on.
-                await each.measure(counters, times)
+                behind = await each.measure(counters, times, behind)
                 each.taken.clear()
                 each.rows.clear()
             for _ in range(rounds):
                 for each in operations.values():
-                    await each.measure(counters, times)
+                    behind = await each.measure(counters, times, behind)
             settings = counters.settings()
         finally:
             await bare.close()
