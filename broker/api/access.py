@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from broker.services.rights import Rights
     from broker.wire.credentials.authentication import Credentials
 
-_Needs = "Callable[[Any], Iterable[Need]]"
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

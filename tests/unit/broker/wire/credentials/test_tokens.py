@@ -114,7 +114,8 @@ class TestTheFileWhileItServes:
             assert refused.value.field == "access_tokens"
 
 
-def test_it_is_not_looked_at_for_every_call(tmp_path: Path) -> None:
+def test_it_is_not_looked_at_for_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PAUSE", 60.0)
     file = tmp_path / "tokens.toml"
     file.write_text(f'[alice]\nsha256 = ["{A}"]')
     watched = WatchedFile(str(file), read_tokens, field="access_tokens")
