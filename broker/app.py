@@ -8,7 +8,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from broker.assembly import assemble, make_gateway
+from broker.assembly import assemble, make_gate, make_gateway
 from broker.config_sources import seen_by_all
 from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer, guarded
@@ -71,11 +71,13 @@ class Broker:
         config = self.config
         await asyncio.to_thread(self._open_database)
         parts = assemble(config, self._database, self._observer, self._make_store)
+        gate = make_gate(config, parts)
         guard = CallInterceptor(
             max_calls=config.max_calls,
             max_streams=config.max_streams,
             max_request_bytes=config.max_request_bytes,
             observer=self._observer,
+            gate=gate,
         )
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
@@ -83,6 +85,9 @@ class Broker:
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         try:
             await self._store.start()
+            if gate is not None:
+                await parts.rights.refresh()
+                await gate.start()
             await self._server.listen()
         except BaseException:
             await self._store.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from broker.api.access import Gate
 from broker.maintenance.clock_synchroniser import ClockSynchroniser
 from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.end_offset_watcher import EndOffsetWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.rules_watcher import RulesWatcher
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.ports.observer import NO_OBSERVER, Observer
@@ -32,9 +34,14 @@ from broker.services.producing.sending import SendService
 from broker.services.producing.submissions import SubmissionService
 from broker.services.producing.transactions import TransactionService
 from broker.services.producing.validation import MessageValidator
+from broker.services.rights import Rights
 from broker.services.wakeups import Wakeups
 from broker.storage.adapters.store import Store
 from broker.storage.engine.group_commit import LaneConfig
+from broker.wire.credentials.authentication import Credentials
+from broker.wire.credentials.files import WatchedFile
+from broker.wire.credentials.jwt import Jwts, JwtSettings
+from broker.wire.credentials.tokens import FIELD, read_tokens
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -66,6 +73,7 @@ class Parts:
     dead_letters: DeadLetterService
     operations: TransactionOperations
     queries: MessageQueries
+    rights: Rights
     loops: list[Loop]
 
 
@@ -81,6 +89,7 @@ def assemble(
         lanes=LaneConfig(reconnect_timeout=config.reconnect_timeout, observer=observer),
         keep_history=config.history_hours > 0,
     )
+    rights = Rights(store)
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
@@ -98,15 +107,17 @@ def assemble(
         answers=CheckAnswers(store, store, transactions, observer),
         epochs=EpochService(store, catalog, validator, wakeups),
         delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
-        receipts=ReceiptService(store, positions, wakeups, delivery_config),
-        forwarding=ForwardService(store, sending, validator, wakeups),
+        receipts=ReceiptService(store, positions, wakeups, delivery_config, catalog.numbered_groups),
+        forwarding=ForwardService(store, sending, validator, wakeups, catalog.numbered_groups),
         reader=QueueReader(store, catalog, wakeups, delivery_config),
         topics=TopicService(store, catalog),
         groups=GroupService(store, catalog, wakeups),
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
+        rights=rights,
         loops=[
+            *([RulesWatcher(rights)] if config.access else []),
             TransactionChecker(store, sessions, policy, store.clock),
             EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),
@@ -130,6 +141,26 @@ def _catalog_config(config: BrokerConfig) -> CatalogConfig:
         queue_count=config.queue_count,
         retention=config.retention,
     )
+
+
+GATEWAY = "apache.rocketmq.v2.MessagingService"
+"""The service of RocketMQ's protocol, which judges its calls itself."""
+
+
+def make_gate(config: BrokerConfig, parts: Parts) -> Gate | None:
+    """Builds the gate that all calls go through; None if everybody is let in.
+
+    Raises:
+        ConfigurationError: a file of credentials is not usable.
+    """
+    if not config.access:
+        return None
+    jwts = None
+    if config.jwt_keys:
+        jwts = Jwts(JwtSettings(config.jwt_keys, config.jwt_audience, config.jwt_issuer, config.jwt_clock_skew))
+    tokens = WatchedFile(config.access_tokens, read_tokens, field=FIELD) if config.access_tokens else None
+    credentials = Credentials(tokens, jwts, certificates=config.access_certificates, plain=config.access_without_tls)
+    return Gate(credentials, parts.rights, judging=[GATEWAY])
 
 
 def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> Gateway:
@@ -161,4 +192,5 @@ def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> 
         topics=parts.topics,
         groups=parts.groups,
         guard=guard,
+        rights=parts.rights if config.access else None,
     )

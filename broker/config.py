@@ -29,6 +29,7 @@ BOUNDS = {
     "workers": (1, 64),
     "answer_timeout": (0.1, 3600),
     "reconnect_timeout": (0.01, 3600),
+    "jwt_clock_skew": (0, 3600),
     "rocketmq_signature_window": (0, 86_400),
     "rocketmq_min_invisible": (0.1, 3600),
 }
@@ -44,6 +45,12 @@ FORMS = {
 NEEDS = {
     "tls_client_ca": ("tls_certificate", "tls_key"),
     "tls_optional": ("tls_certificate", "tls_key"),
+    "access_tokens": ("access",),
+    "access_certificates": ("access", "tls_client_ca"),
+    "access_without_tls": ("access",),
+    "jwt_keys": ("access", "jwt_audience"),
+    "jwt_audience": ("jwt_keys",),
+    "jwt_issuer": ("jwt_keys",),
     "rocketmq_endpoints": ("rocketmq",),
     "rocketmq_keys": ("rocketmq",),
     "rocketmq_signature_window": ("rocketmq_keys",),
@@ -87,6 +94,14 @@ class BrokerConfig:
         tls_key: file with the server's private key (PEM).
         tls_client_ca: file with the CA of client certificates; clients must then show one.
         tls_optional: serve clients without TLS, too, on the same port; what they send can be read on its way.
+        access: let in only clients that are known, and only to what rules allow them.
+        access_tokens: file with the hashes of bearer tokens (TOML), as `halfmq access token` prints them.
+        access_certificates: the subject (CN) of a client's certificate is its name; needs tls_client_ca.
+        access_without_tls: accept tokens also from connections without TLS, where others can read them.
+        jwt_keys: public keys (JWKS) of those who issue JWTs: a file, or an https URL; needs jwt_audience.
+        jwt_audience: what the claim aud of JWTs has to name.
+        jwt_issuer: what their claim iss has to be; empty: any.
+        jwt_clock_skew: seconds that this machine's clock may differ from the issuer's.
         rocketmq: also speak the protocol of RocketMQ's official clients; needs the extra [rocketmq].
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
         rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
@@ -125,6 +140,14 @@ class BrokerConfig:
     tls_key: str = ""
     tls_client_ca: str = ""
     tls_optional: bool = False
+    access: bool = False
+    access_tokens: str = ""
+    access_certificates: bool = False
+    access_without_tls: bool = False
+    jwt_keys: str = ""
+    jwt_audience: str = ""
+    jwt_issuer: str = ""
+    jwt_clock_skew: float = 30.0
     rocketmq: bool = False
     rocketmq_endpoints: str = ""
     rocketmq_keys: str = ""
@@ -150,6 +173,7 @@ class BrokerConfig:
         for name, (form, said) in FORMS.items():
             if not re.fullmatch(form, getattr(self, name)):
                 raise ConfigurationError(f"{name} {said}.", field=name)
+        self._check_access()
         host, _, port = self.listen.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise ConfigurationError(
@@ -170,6 +194,19 @@ class BrokerConfig:
             raise ConfigurationError(
                 "tls_optional lets in clients without a certificate, and tls_client_ca none; leave one of them out.",
                 field="tls_optional",
+            )
+
+    def _check_access(self) -> None:
+        if not self.access:
+            return
+        if not (self.access_tokens or self.access_certificates or self.jwt_keys or self.rocketmq_keys):
+            raise ConfigurationError(
+                "access without access_tokens, access_certificates, jwt_keys or rocketmq_keys lets nobody in; set one.",
+                field="access",
+            )
+        if self.rocketmq and not self.rocketmq_keys:
+            raise ConfigurationError(
+                "access needs rocketmq_keys where rocketmq is on: the access key is the client's name.", field="access"
             )
 
     @property

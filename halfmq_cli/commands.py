@@ -133,6 +133,17 @@ bench = _group(
     help="Measure rates and latencies next to a floor of plain driver code.",
 )
 app.add_typer(bench, name="bench")
+access = _group(
+    "halfmq_cli",
+    {
+        "token": ("access", "token"),
+        "grant": ("access", "grant"),
+        "rules": ("access", "rules"),
+        "revoke": ("access", "revoke"),
+    },
+    help="Who may do what: tokens, and rules in the database.",
+)
+app.add_typer(access, name="access")
 pipeline = _group(
     "halfmq_pipeline.cli",
     {

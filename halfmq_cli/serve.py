@@ -79,6 +79,20 @@ def serve(
     tls_optional: Annotated[
         bool | None, typer.Option(help="Serve clients without TLS, too, on the same port [off].")
     ] = None,
+    access: Annotated[bool | None, typer.Option(help="Let in only known clients, to what rules allow [off].")] = None,
+    access_tokens: Annotated[str | None, typer.Option(help="File with the hashes of bearer tokens [none].")] = None,
+    access_certificates: Annotated[
+        bool | None, typer.Option(help="The CN of a client's certificate is its name [off].")
+    ] = None,
+    access_without_tls: Annotated[
+        bool | None, typer.Option(help="Accept tokens also without TLS, where others can read them [off].")
+    ] = None,
+    jwt_keys: Annotated[str | None, typer.Option(help="Public keys (JWKS) of JWTs: a file or an https URL.")] = None,
+    jwt_audience: Annotated[str | None, typer.Option(help="What the claim aud of JWTs has to name.")] = None,
+    jwt_issuer: Annotated[str | None, typer.Option(help="What their claim iss has to be [any].")] = None,
+    jwt_clock_skew: Annotated[
+        float | None, typer.Option(help="Seconds that the issuer's clock may differ [30].")
+    ] = None,
     rocketmq: Annotated[bool | None, typer.Option(help="Serve RocketMQ's official clients, too [off].")] = None,
     rocketmq_endpoints: Annotated[
         str | None, typer.Option(help="Addresses to announce to them; those that they use [none].")

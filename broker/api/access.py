@@ -6,18 +6,18 @@ one by one, by `Caller.may`; the entry says so.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind, Need
-from broker.errors import Denied
+from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
+from broker.errors import Denied, Unauthenticated
+from broker.services.rights import CALLER, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from broker.domain.access import Principal
     from broker.services.rights import Rights
     from broker.wire.credentials.authentication import Credentials
 
@@ -48,7 +48,8 @@ def _group(action: Action) -> Callable[[Any], Iterable[Need]]:
 def _subscription(request: Any) -> list[Need]:
     return [
         Need(Action.SUB, Kind.GROUP, request.consumer_group),
-        *(Need(Action.SUB, Kind.TOPIC, topic) for topic in dict.fromkeys(request.topics)),
+        # More of them are refused by the call itself.
+        *(Need(Action.SUB, Kind.TOPIC, topic) for topic in dict.fromkeys(request.topics[:MAX_TOPICS_OF_CLIENT])),
     ]
 
 
@@ -58,7 +59,9 @@ def _offsets(request: Any) -> list[Need]:
 
 
 def _topics_of(messages: Iterable[Any]) -> list[Need]:
-    return [Need(Action.PUB, Kind.TOPIC, topic) for topic in dict.fromkeys(message.topic for message in messages)]
+    # As above: more than these are too many for any call.
+    topics = dict.fromkeys(message.topic for message in islice(messages, MOST_MESSAGES))
+    return [Need(Action.PUB, Kind.TOPIC, topic) for topic in topics]
 
 
 def _epoch(request: Any) -> list[Need]:
@@ -70,9 +73,26 @@ def _commit_epoch(request: Any) -> list[Need]:
 
 
 def _transactions(request: Any) -> list[Need]:
-    return [Need(Action.LIST, Kind.GROUP, request.producer_group)] if request.producer_group else []
+    needs = [Need(Action.LIST, Kind.GROUP, request.producer_group)] if request.producer_group else []
+    return [*needs, Need(Action.LIST, Kind.TOPIC, request.topic)] if request.topic else needs
 
 
+def _seek(request: Any) -> list[Need]:
+    return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, request.topic)]
+
+
+def _redrive(request: Any) -> list[Need]:
+    needs = [Need(Action.OPERATE, Kind.GROUP, request.group)]
+    # They may be of any topic, and are appended there.
+    return [*needs, Need(Action.PUB, Kind.TOPIC, "*")] if request.republish_expired else needs
+
+
+def _set_filter(request: Any) -> list[Need]:
+    topic = request.filter.topic
+    return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, topic)]
+
+
+MOST_MESSAGES = Limits().max_items
 _V1, _ITEMS, _OPEN = "/halfmq.v1.", Entry(items=True), Entry(open=True)
 
 CALLS: Mapping[str, Entry] = {
@@ -107,10 +127,10 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}AdminService/DescribeGroup": Entry(_group(Action.GET)),
     f"{_V1}AdminService/UpdateGroup": Entry(_group(Action.UPDATE)),
     f"{_V1}AdminService/PauseGroup": Entry(_group(Action.OPERATE)),
-    f"{_V1}AdminService/SeekGroup": Entry(_group(Action.OPERATE)),
-    f"{_V1}AdminService/SetFilter": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/SeekGroup": Entry(_seek),
+    f"{_V1}AdminService/SetFilter": Entry(_set_filter),
     f"{_V1}AdminService/ListDeadLetters": Entry(_group(Action.GET)),
-    f"{_V1}AdminService/RedriveDeadLetters": Entry(_group(Action.OPERATE)),
+    f"{_V1}AdminService/RedriveDeadLetters": Entry(_redrive),
     f"{_V1}AdminService/DeleteGroup": Entry(_group(Action.DELETE)),
     f"{_V1}AdminService/ListTransactions": Entry(_transactions, items=True),
     f"{_V1}AdminService/ResolveTransaction": _ITEMS,
@@ -133,49 +153,19 @@ CALLS: Mapping[str, Entry] = {
 """By the path of the method."""
 
 
-class Caller:
-    """Who makes the current call, for servicers that judge items."""
-
-    def __init__(self, principal: Principal | None = None, rights: Rights | None = None) -> None:
-        """Takes the principal and the rights; without them everything is allowed."""
-        self.principal = principal
-        self._rights = rights
-
-    @property
-    def name(self) -> str:
-        """The principal's name; empty if access is off."""
-        return self.principal.name if self.principal is not None else ""
-
-    @property
-    def unbounded(self) -> bool:
-        """Whether access is off: everything is allowed."""
-        return self._rights is None
-
-    def may(self, action: Action, kind: Kind, name: str) -> bool:
-        """Whether they may do this."""
-        if self._rights is None or self.principal is None:
-            return self._rights is None
-        return self._rights.allow(self.principal, Need(action, kind, name))
-
-    def may_all(self, action: Action, kind: Kind, names: Iterable[str]) -> bool:
-        """Whether they may do this with all of these."""
-        return self.unbounded or all(self.may(action, kind, name) for name in set(names))
-
-    def judge(self, action: Action, kind: Kind) -> Callable[[str], bool] | None:
-        """Whether they may do this, by name; None: with everything."""
-        return None if self.unbounded else partial(self.may, action, kind)
-
-
-EVERYBODY = Caller()
-CALLER: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
-"""Of the call that runs in this task."""
-
-
 class Gate:
     """Lets calls in: finds out who makes them, and judges what they are about."""
 
-    def __init__(self, credentials: Credentials, rights: Rights, calls: Mapping[str, Entry] = CALLS) -> None:
-        """Takes what is accepted from clients, the rights, and the table."""
+    def __init__(
+        self,
+        credentials: Credentials,
+        rights: Rights,
+        calls: Mapping[str, Entry] = CALLS,
+        *,
+        judging: Sequence[str] = (),
+    ) -> None:
+        """Takes what is accepted from clients, the rights, the table, and services that judge calls themselves."""
+        self._judging = tuple(f"/{service}/" for service in judging)
         self._credentials = credentials
         self._rights = rights
         self._calls = calls
@@ -197,22 +187,57 @@ class Gate:
             Denied: the method has no entry.
         """
         entry = self._calls.get(method)
-        if entry is not None and entry.open:
+        if (entry is not None and entry.open) or method.startswith(self._judging):
             return
         principal = await self._credentials.principal(context)
         if entry is None:
             raise Denied
         CALLER.set(Caller(principal, self._rights))
 
-    def judge(self, method: str, request: Any) -> None:
-        """Judges a request, or the first one of a stream.
+    async def look_again(self, method: str, context: Any) -> None:
+        """Finds out whether the caller of a stream is still known by what it has shown, as the same principal.
+
+        Raises:
+            Unauthenticated: it is not.
+        """
+        caller = CALLER.get()
+        if caller.principal is not None and await self._credentials.principal(context) != caller.principal:
+            raise Unauthenticated
+
+    def judge(self, method: str, request: Any) -> Callable[[], None]:
+        """Judges a request, or the first one of a stream; returns how to judge it again, for as long as it lasts.
 
         Raises:
             Denied: it needs more than the caller may.
         """
-        entry, caller = self._calls[method], CALLER.get()
+        if method.startswith(self._judging):
+            return _nothing
+        entry = self._calls[method]
         if entry.open:
-            return
-        for need in entry.needs(request):
-            if not caller.may(need.action, need.kind, need.name):
-                raise Denied
+            return _nothing
+        permit = _Permit(CALLER.get(), list(entry.needs(request)))
+        permit.judge()
+        return permit.again
+
+
+class _Permit:
+    """What a call was let in for."""
+
+    __slots__ = ("_caller", "_needs", "_version")
+
+    def __init__(self, caller: Caller, needs: list[Need]) -> None:
+        self._caller, self._needs, self._version = caller, needs, caller.version
+
+    def judge(self) -> None:
+        if not all(self._caller.may(need.action, need.kind, need.name) for need in self._needs):
+            raise Denied
+
+    def again(self) -> None:
+        """Judges it again where the rules have changed; raises Denied."""
+        if self._caller.version != self._version:
+            self._version = self._caller.version
+            self.judge()
+
+
+def _nothing() -> None:
+    return

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from broker.api.converters import transactions
 from broker.api.group_admin_servicer import GroupAdminServicer
 from broker.api.topic_admin_servicer import TopicAdminServicer
+from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
 from broker.domain.transaction import TransactionState
 from broker.errors import InvalidArgument
+from broker.services.rights import CALLER
 from broker.wire import times
 from halfmq.v1 import admin_pb2, transaction_pb2
 
@@ -73,6 +75,7 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
             prepared_before=before,
             page_size=request.page_size,
             page_token=request.page_token,
+            may=CALLER.get().judge(Action.LIST, Kind.GROUP),
         )
         return admin_pb2.ListTransactionsResponse(
             transactions=[transactions.transaction_summary(summary) for summary in found], next_page_token=following
@@ -86,10 +89,13 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
             raise InvalidArgument(
                 "Say RESOLUTION_COMMIT, RESOLUTION_ROLLBACK or RESOLUTION_CHECK_AGAIN.", field="resolution"
             )
+        caller = CALLER.get()
         outcome = await self._transactions.resolve(
             parse_id(request.transaction_id),
             commit=_VERDICTS[request.resolution],
-            operator=request.operator,
+            # Who is known does not choose a name.
+            operator=caller.name or request.operator,
             reason=request.reason,
+            may=caller.judge(Action.OPERATE, Kind.GROUP),
         )
         return admin_pb2.ResolveTransactionResponse(result=transactions.transaction_result(outcome))

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 from broker.api import heartbeats
 from broker.api.converters import columns, deliveries, filters, messages
+from broker.domain.access import Action, Kind
 from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
 from broker.services.consuming.subscription import SubscribeRequest
+from broker.services.rights import CALLER
 from broker.wire import times
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from broker.services.consuming.subscription import Subscription
     from broker.services.operating.groups import GroupService
     from broker.services.operating.topics import TopicService
+    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
     from broker.wire.response_budget import ResponseBudget
 
@@ -136,7 +139,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 subscription.grant(request.credits.messages, request.credits.bytes)
                 continue
             if kind == "ack":
-                results = await self._answered(self._receipts.ack(request.ack.receipt_handles), request.ack)
+                acking = self._receipts.ack(request.ack.receipt_handles, _may_settle())
+                results = await self._answered(acking, request.ack)
             elif kind == "nack":
                 results = await self._answered(self._nack(request.nack), request.nack)
             elif kind == "extend":
@@ -169,10 +173,11 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             delay=_optional(request, "delay"),
             reason=request.reason,
             untried=request.untried,
+            may=_may_settle(),
         )
 
     async def _extend(self, request: consumer_pb2.ExtendLeaseRequest) -> ReceiptResults:
-        return await self._receipts.extend(request.receipt_handles, _optional(request, "duration"))
+        return await self._receipts.extend(request.receipt_handles, _optional(request, "duration"), _may_settle())
 
     async def Pull(
         self, request: consumer_pb2.PullRequest, context: _Context
@@ -202,7 +207,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: _Context) -> consumer_pb2.AckResponse:
         """Marks messages as handled."""
-        results = await self._receipts.ack(request.receipt_handles)
+        results = await self._receipts.ack(request.receipt_handles, _may_settle())
         response = consumer_pb2.AckResponse()
         deliveries.add_receipt_results(response.results, request.receipt_handles, results)
         return response
@@ -307,6 +312,10 @@ def _subscribe_request(request: consumer_pb2.Subscribe | consumer_pb2.PullReques
         replace_filters=request.replace_filters,
         start_at=filters.start_in(request.start, "start") if request.HasField("start") else None,
     )
+
+
+def _may_settle() -> Judge | None:
+    return CALLER.get().judge(Action.SUB, Kind.GROUP)
 
 
 def _optional(request: Request, field: str) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.api.converters import filters, groups
+from broker.domain.access import Action, Kind
+from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     async def ListGroups(self, request: admin_pb2.ListGroupsRequest, context: _Context) -> admin_pb2.ListGroupsResponse:
         """Lists consumer groups."""
-        found, following = await self._groups.groups(request.page_token, request.page_size)
+        may = CALLER.get().judge(Action.LIST, Kind.GROUP)
+        found, following = await self._groups.groups(request.page_token, request.page_size, may)
         return admin_pb2.ListGroupsResponse(groups=[groups.group(group) for group in found], next_page_token=following)
 
     async def DescribeGroup(
@@ -93,7 +96,10 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         wanted = filters.filter_in(request.filter, "filter")
         found, following = await self._dead_letters.page(request.group, wanted, request.page_token, request.page_size)
         response = admin_pb2.ListDeadLettersResponse(next_page_token=following)
+        caller = CALLER.get()
         for entry in found:
+            if entry.origin is not None and not caller.may(Action.GET, Kind.TOPIC, entry.origin.topic):
+                continue
             groups.fill_dead_letter(response.dead_letters.add(), entry)
         return response
 

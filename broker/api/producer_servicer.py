@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.access import CALLER
 from broker.api.converters import messages
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_message_id
 from broker.errors import BrokerError, Denied, InvalidArgument
+from broker.services.rights import CALLER
 from broker.wire import times
 from broker.wire.status import item_error
 from halfmq.v1 import producer_pb2, producer_pb2_grpc
@@ -54,6 +54,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
     ) -> producer_pb2.SendAndAckResponse:
         """Appends messages to the log, and acknowledges those that they were made from."""
         self._sending.limits.check_items(len(request.messages), "messages")
+        may = CALLER.get().judge(Action.SUB, Kind.GROUP)
         items = []
         for index, message in enumerate(request.messages):
             item = messages.ordinary_message(message)
@@ -63,7 +64,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
                 raise item
             items.append(item)
         response = producer_pb2.SendAndAckResponse()
-        for outcome in await self._forwarding.send_and_ack(items, request.receipt_handles):
+        for outcome in await self._forwarding.send_and_ack(items, request.receipt_handles, may):
             _fill(response.results.add(), outcome)
         return response
 
@@ -71,8 +72,9 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
         """Recalls scheduled messages."""
         self._sending.limits.check_items(len(request.message_ids), "message_ids")
         items = [_message_id(text) for text in request.message_ids]
+        may = CALLER.get().judge(Action.PUB, Kind.TOPIC)
         response = producer_pb2.RecallResponse()
-        for own_id, outcome in zip(request.message_ids, await self._sending.recall(items), strict=True):
+        for own_id, outcome in zip(request.message_ids, await self._sending.recall(items, may), strict=True):
             result = response.results.add(message_id=own_id)
             if isinstance(outcome, BrokerError):
                 result.error.CopyFrom(item_error(outcome))

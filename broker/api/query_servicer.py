@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from broker.api.converters import messages
+from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_message_id
+from broker.services.rights import CALLER
 from broker.wire import times
 from halfmq.v1 import query_pb2, query_pb2_grpc, transaction_pb2
 
@@ -28,7 +30,7 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def GetMessage(self, request: query_pb2.GetMessageRequest, context: _Context) -> query_pb2.GetMessageResponse:
         """Finds a message by its id."""
         transaction_id, position = parse_message_id(request.message_id)
-        found = await self._queries.message(transaction_id, position)
+        found = await self._queries.message(transaction_id, position, CALLER.get().judge(Action.GET, Kind.TOPIC))
         response = query_pb2.GetMessageResponse(state=messages.state(found.state))
         if found.message is not None:
             messages.fill_log_message(response.message, found.message)
@@ -64,7 +66,8 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     ) -> query_pb2.GetTimelineResponse:
         """Returns the events of a message."""
         response = query_pb2.GetTimelineResponse()
-        for event in await self._queries.timeline(*parse_message_id(request.message_id)):
+        may = CALLER.get().judge(Action.GET, Kind.TOPIC)
+        for event in await self._queries.timeline(*parse_message_id(request.message_id), may):
             await self._add(response, event, request.message_id)
         return response
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.access import CALLER
 from broker.api.converters import topics
 from broker.domain.access import Action, Kind
+from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
@@ -39,11 +39,9 @@ class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     async def ListTopics(self, request: admin_pb2.ListTopicsRequest, context: _Context) -> admin_pb2.ListTopicsResponse:
         """Lists topics."""
-        found, following = await self._topics.topics(request.page_token, request.page_size)
-        caller = CALLER.get()
-        # A page may have fewer than asked for.
-        seen = [topics.topic(topic) for topic in found if caller.may(Action.LIST, Kind.TOPIC, topic.name)]
-        return admin_pb2.ListTopicsResponse(topics=seen, next_page_token=following)
+        may = CALLER.get().judge(Action.LIST, Kind.TOPIC)
+        found, following = await self._topics.topics(request.page_token, request.page_size, may)
+        return admin_pb2.ListTopicsResponse(topics=[topics.topic(topic) for topic in found], next_page_token=following)
 
     async def DescribeTopic(
         self, request: admin_pb2.DescribeTopicRequest, context: _Context

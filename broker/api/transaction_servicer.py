@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.api import heartbeats
-from broker.api.access import CALLER
 from broker.api.converters import transactions
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
@@ -16,11 +15,12 @@ from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
 from broker.services.producing.check_sessions import CheckSession
+from broker.services.rights import CALLER
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import message_pb2, transaction_pb2, transaction_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     import grpc
 
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 ANSWERS_AT_ONCE = 500
 LONGEST_ID = 80
 """Characters of an id that is answered with an error; those of transactions are shorter."""
+
+
+def _topics_of(request: transaction_pb2.PrepareRequest) -> Iterator[str]:
+    return (message.topic for item in request.transactions for message in item.messages)
 
 
 def _verdicts(ids: Sequence[str], *, commit: bool, reason: str = "") -> list[VerdictWork | BrokerError]:
@@ -77,11 +81,11 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Stores half messages."""
         limits = self._transactions.limits
         limits.check_items(len(request.transactions), "transactions")
-        caller = CALLER.get()
+        denied = CALLER.get().not_allowed(Action.PUB, Kind.TOPIC, _topics_of(request), limits.max_items)
         items = [
-            transactions.half_transaction(item, limits)
-            if caller.may_all(Action.PUB, Kind.TOPIC, (message.topic for message in item.messages))
-            else Denied().as_outcome()
+            Denied().as_outcome()
+            if denied and any(message.topic in denied for message in item.messages)
+            else transactions.half_transaction(item, limits)
             for item in request.transactions
         ]
         outcomes = await self._transactions.prepare(request.producer_group, items)

@@ -1,8 +1,9 @@
 """Who may do what: principals, resources, actions, and the rule that decides.
 
 The most closely fitting rule decides: one that names the resource before one with a prefix of its name, a longer
-prefix before a shorter one, and all before `*`. Among equally close ones a denial decides. Without a fitting rule the
-answer is no. These are the semantics of RocketMQ's ACL 2.0 (https://rocketmq.apache.org/docs/domainModel/).
+prefix before a shorter one, and all before `*`; then one that names its kind. Among equally close ones a denial
+decides. Without a fitting rule the answer is no. RocketMQ's ACL 2.0 (https://rocketmq.apache.org/docs/domainModel/) has
+the same semantics, but looks at the kind first, so that `deny * secret` would not lock a topic of that name.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An action on a resource."""
+    """An action on a resource; of several actions one is enough."""
 
     action: Action
     kind: Kind
@@ -112,19 +113,23 @@ class Rule:
     sources: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def fits(self, need: Need, address: IPv4Address | IPv6Address | None) -> bool:
-        """Whether it is about this; rules with networks are not about calls from an unknown address."""
+        """Whether it is about this."""
         return (
-            need.action in self.actions
+            bool(need.action & self.actions)
             and self.kind in {None, need.kind}
             and (need.name.startswith(self.pattern[:-1]) if self.pattern.endswith(ANY) else need.name == self.pattern)
-            and (not self.sources or (address is not None and any(address in network for network in self.sources)))
+            and (not self.sources or self._comes_from(address))
         )
 
+    def _comes_from(self, address: IPv4Address | IPv6Address | None) -> bool:
+        # Where it is not known, nothing is allowed for it, and everything denied.
+        return not self.allow if address is None else any(address in network for network in self.sources)
+
     @property
-    def closeness(self) -> tuple[bool, bool, int, bool]:
+    def closeness(self) -> tuple[bool, int, bool, bool]:
         """The greatest one of fitting rules decides."""
         is_literal = not self.pattern.endswith(ANY)
-        return self.kind is not None, is_literal, len(self.pattern), not self.allow
+        return is_literal, len(self.pattern), self.kind is not None, not self.allow
 
 
 class Rules:

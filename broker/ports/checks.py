@@ -35,12 +35,14 @@ class CheckAnswer:
         verdict: what it answers.
         reason: recorded in the history.
         groups: the producer groups whose transactions it may answer for; None: all.
+        topics: the topics that all messages of the transaction have to be on; None: any.
     """
 
     client_id: str
     verdict: CheckVerdict
     reason: str = ""
     groups: frozenset[int] | None = None
+    topics: frozenset[int] | None = None
 
 
 class CheckStore(Protocol):

@@ -107,11 +107,12 @@ class Claimed:
 
 @dataclass(slots=True)
 class AckWork:
-    """Messages of one lease that were handled, by their offsets."""
+    """Messages of one lease that were handled, by their offsets; `groups` as in NackWork."""
 
     lease_id: int
     token: int
     offsets: list[int]
+    groups: frozenset[int] | None = None
 
 
 @dataclass(slots=True)
@@ -130,6 +131,8 @@ class NackWork:
     Attributes:
         untried: the delivery does not count.
         given_up: it becomes a dead letter now, whatever its attempt.
+        groups: the consumer groups that whoever asks may settle for; for others it is as if there were no such lease.
+            None: all.
     """
 
     receipt: Receipt
@@ -137,22 +140,28 @@ class NackWork:
     reason: str = ""
     untried: bool = False
     given_up: bool = False
+    groups: frozenset[int] | None = None
 
 
 @dataclass(slots=True)
 class ExtendWork:
-    """A lease to extend to `lease_time` microseconds from now."""
+    """A lease to extend to `lease_time` microseconds from now; `groups` as in NackWork."""
 
     receipt: Receipt
     lease_time: int
+    groups: frozenset[int] | None = None
 
 
 @dataclass(slots=True)
 class HoldWork:
-    """A message to hold for `time` microseconds from now, under a separate lease; then it is delivered again."""
+    """A message to hold for `time` microseconds from now, under a separate lease; then it is delivered again.
+
+    `groups` as in NackWork.
+    """
 
     receipt: Receipt
     time: int
+    groups: frozenset[int] | None = None
 
 
 @dataclass(slots=True)

@@ -64,6 +64,10 @@ class Redriven:
 class GroupNames(Protocol):
     """Look-up of consumer groups by name."""
 
+    async def group_names(self) -> dict[int, str]:
+        """The names of all consumer groups by their numbers."""
+        ...
+
     async def find_group(self, name: str) -> ConsumerGroup | None:
         """A consumer group by name."""
         ...

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from broker.domain.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from broker.domain.columns import Column, LogColumns
     from broker.domain.filters import Filter
@@ -66,10 +66,18 @@ class Duplicate:
 
 @dataclass(slots=True)
 class RecallWork:
-    """A message to be recalled before its delivery time."""
+    """A message to be recalled before its delivery time.
+
+    Attributes:
+        transaction_id: of its transaction.
+        position: its position in that.
+        may: the topics, by name, whose messages whoever asks may recall; for others it is as if there were no such
+            message. None: all.
+    """
 
     transaction_id: bytes
     position: int
+    may: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

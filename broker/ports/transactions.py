@@ -57,6 +57,7 @@ class VerdictWork:
         operator: the operator's name; empty if it is nobody's.
         groups: the producer groups that whoever decides may decide for; for others it is as if there were no such
             transaction. None: all.
+        topics: the topics that all of its messages have to be on, likewise. None: any.
     """
 
     transaction_id: bytes
@@ -65,6 +66,7 @@ class VerdictWork:
     reason: str = ""
     operator: str = ""
     groups: frozenset[int] | None = None
+    topics: frozenset[int] | None = None
 
 
 @dataclass(slots=True)
@@ -138,7 +140,10 @@ class TransactionDetail:
 
 @dataclass(slots=True)
 class TransactionFilter:
-    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing behind an id."""
+    """Which transactions to list; `prepared_before` in microseconds, `after` continues a listing behind an id.
+
+    `groups`: only those of these producer groups; None: of all.
+    """
 
     state: TransactionState | None = None
     producer_group: str | None = None
@@ -146,6 +151,7 @@ class TransactionFilter:
     prepared_before: int | None = None
     after: bytes = b""
     limit: int = 100
+    groups: frozenset[int] | None = None
 
 
 class TransactionStore(Protocol):

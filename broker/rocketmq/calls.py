@@ -9,14 +9,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.access import Principal
 from broker.domain.limits import check_client_id
 from broker.errors import ConfigurationError
 from broker.rocketmq.codes import BadRequest, Unauthorized
 from broker.rocketmq.protocol import Code
+from broker.services import rights as services
+from broker.services.rights import CALLER
+from broker.wire.credentials.authentication import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from broker.services.rights import Rights
 
 _AUTHORIZATION = re.compile(
     r"MQv2-HMAC-SHA1\s+Credential=(?P<key>[^,/\s]*)[^,]*,\s*SignedHeaders=x-mq-date-time,\s*Signature=(?P<sign>[0-9a-fA-F]+)"
@@ -50,14 +56,18 @@ class Callers:
     with them, as long as that time is accepted.
     """
 
-    def __init__(self, secrets: Mapping[str, str] | None = None, *, window: float = 0) -> None:
-        """Takes the keys and the window.
+    def __init__(
+        self, secrets: Mapping[str, str] | None = None, *, window: float = 0, rights: Rights | None = None
+    ) -> None:
+        """Takes the keys, the window and the rights.
 
         Args:
             secrets: the secret keys by access key; with none, nothing is checked.
             window: seconds that the time of a call may differ from this machine's; 0: any time is accepted, as by
                 RocketMQ's own proxy.
+            rights: what each access key may do; None: everything. Needs keys.
         """
+        self._rights = rights
         self._secrets = {key: secret.encode() for key, secret in (secrets or {}).items()}
         self._window = window
 
@@ -69,15 +79,20 @@ class Callers:
             InvalidArgument: its client id is invalid.
         """
         headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
-        if self._secrets:
-            self._check(headers)
+        key = self._check(headers) if self._secrets else ""
         client_id = headers.get("x-mq-client-id", "")
         check_client_id(client_id, "x-mq-client-id")
+        if self._rights is not None:
+            CALLER.set(services.Caller(Principal(key, address=address_of(context.peer())), self._rights))
+            # The same id of another principal is another client: what the one may be asked is nothing for the other.
+            client_id = f"{key}/{client_id}" if client_id else ""
+            check_client_id(client_id, "x-mq-client-id")
         return Caller(
             client_id, headers.get("x-mq-namespace", ""), context.time_remaining(), headers.get("x-mq-language", "")
         )
 
-    def _check(self, headers: Mapping[str, str]) -> None:
+    def _check(self, headers: Mapping[str, str]) -> str:
+        """The access key that a call is signed with."""
         found = _AUTHORIZATION.fullmatch(headers.get("authorization", "").strip())
         if found is None:
             raise Unauthorized("The call is not signed; set an access key and its secret key in the client.")
@@ -87,6 +102,7 @@ class Callers:
             raise Unauthorized("The access key is not known here, or the signature is not that of its secret key.")
         if self._window:
             self._check_time(headers.get("x-mq-date-time", ""))
+        return str(found["key"])
 
     def _check_time(self, text: str) -> None:
         try:

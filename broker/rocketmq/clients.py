@@ -19,6 +19,7 @@ from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
 from broker.errors import NotFound, StorageUnavailable
 from broker.rocketmq import settings
+from broker.rocketmq.access import judge_settings, may_send
 from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
@@ -225,6 +226,7 @@ class Clients:
             if request.WhichOneof("command") != "settings":
                 continue  # Answers to commands that this broker does not send.
             try:
+                judge_settings(request.settings, caller)
                 agreed = await self._agree(request.settings, client, caller)
             except StorageUnavailable as error:
                 # Other errors in settings end the stream. This one is transient, and clients that lose their streams
@@ -284,6 +286,9 @@ class Clients:
 
     async def _send_checks(self, session: CheckSession, caller: Caller, writer: StreamWriter[Any]) -> None:
         async for check in session.outgoing():
+            # The rules may have changed since the client told what it sends to.
+            if not all(may_send(half.topic) for half in check.halves):
+                continue
             self.asked(check.transaction_id, check.check_number, caller)
             command = service_pb2.RecoverOrphanedTransactionCommand(
                 message=half_message(check, caller.namespace), transaction_id=format_id(check.transaction_id)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from broker.domain.access import Action, Kind
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError, StaleReceipt
@@ -19,6 +20,7 @@ from broker.rocketmq.producing import together
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.rocketmq.settings import LARGEST_BATCH, LONGEST_POLLING, SECOND
 from broker.services.consuming.subscription import SubscribeRequest
+from broker.services.rights import CALLER
 from broker.wire.throttled_log import ThrottledLog
 from broker.wire.times import fill_timestamp, micros
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from broker.services.consuming.receipts import ReceiptService
     from broker.services.consuming.subscription import Subscription
     from broker.services.operating.groups import GroupService
+    from broker.services.rights import Judge
 
 logger = logging.getLogger("halfmq.rocketmq")
 _of_clients = ThrottledLog(logger)
@@ -221,7 +224,7 @@ class Consuming:
             raise BadRequest("There is nothing to acknowledge.", Code.BAD_REQUEST, "entries")
         handles = [entry.receipt_handle for entry in request.entries]
         open_ones = [handle for handle in handles if handle not in self._acked]
-        said = await self._receipts.ack(open_ones) if open_ones else {}
+        said = await self._receipts.ack(open_ones, may=_may_settle()) if open_ones else {}
         good = [handle for handle in open_ones if handle not in said]
         self._renewals.settled(good)
         for handle in good:
@@ -244,9 +247,9 @@ class Consuming:
         time = micros(request.invisible_duration, "invisible_duration")
         if client.pushes:
             delay = None if client.reads_seconds_as_milliseconds else time
-            said = await self._receipts.nack([handle], delay=delay)
+            said = await self._receipts.nack([handle], delay=delay, may=_may_settle())
         else:
-            said = await self._receipts.hold([handle], time)
+            said = await self._receipts.hold([handle], time, may=_may_settle())
         outcome = said.get(handle)
         response = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
         if isinstance(outcome, BrokerError):
@@ -263,7 +266,7 @@ class Consuming:
         self._clients.heard(caller)
         handle = request.receipt_handle
         reason = f"given up by its consumer after {request.delivery_attempt} attempts"
-        outcome = (await self._receipts.nack([handle], reason=reason, given_up=True)).get(handle)
+        outcome = (await self._receipts.nack([handle], reason=reason, given_up=True, may=_may_settle())).get(handle)
         if isinstance(outcome, StaleReceipt):
             # The client no longer owns it: settled, or delivered again. Otherwise clients would retry forever.
             _of_clients.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
@@ -300,3 +303,7 @@ def polling_time(request: Any, caller: Caller, told: int = 0) -> int:
     if caller.seconds_left is not None:
         wait = min(wait, max(0, int((caller.seconds_left - ANSWERING) * SECOND)))
     return wait
+
+
+def _may_settle() -> Judge | None:
+    return CALLER.get().judge(Action.SUB, Kind.GROUP)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.services.producing.checks import CheckAnswers
     from broker.services.producing.sending import SendService
     from broker.services.producing.transactions import TransactionService
+    from broker.services.rights import Rights
     from broker.wire.interceptor import CallInterceptor
 
 
@@ -80,15 +81,16 @@ class Gateway:
         topics: TopicService,
         groups: GroupService,
         guard: CallInterceptor,
+        rights: Rights | None = None,
     ) -> None:
-        """Takes its settings, the broker's services, and the load limits.
+        """Takes its settings, the broker's services, the load limits, and the rights; without them all is allowed.
 
         Raises:
             ConfigurationError: an address or the file is not usable.
         """
         announced = endpoints_of(config.endpoints)
         secrets = read_secrets(Path(config.keys)) if config.keys else None
-        callers = Callers(secrets, window=config.signature_window)
+        callers = Callers(secrets, window=config.signature_window, rights=rights)
         self._clients = Clients(catalog, sessions, transactions.limits.max_body)
         self.renewals = Renewals(receipts, self._clients, clock, delivery_config.lease_time)
         self._servicer = MessagingServicer(

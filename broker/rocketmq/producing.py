@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.access import Action, Kind
 from broker.domain.ids import format_id, parse_id
 from broker.domain.message import ROCKETMQ_ID
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused, VerdictConflict
+from broker.errors import AlreadyExists, BrokerError, Denied, InvalidArgument, NotFound, Refused, VerdictConflict
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
+from broker.rocketmq.access import may_send
 from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
@@ -19,6 +21,7 @@ from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.producing.sending import OrdinaryMessage, Sent
 from broker.services.producing.transactions import PlacedOutcome
 from broker.services.producing.validation import HalfTransaction
+from broker.services.rights import CALLER
 from broker.wire.budget import Share
 from broker.wire.throttled_log import ThrottledLog
 
@@ -73,6 +76,8 @@ class Producing:
             try:
                 own, message = message_in(given, caller.namespace, self._transactions.limits.max_body, share)
                 _check_type(given.system_properties)
+                if not may_send(message.topic):
+                    raise Denied
                 if given.system_properties.message_type == Type.TRANSACTION:
                     halves[index] = own, message, recovery_delay(given)
                 else:
@@ -126,13 +131,29 @@ class Producing:
         self._clients.heard_of(transaction_id, caller)
         answers = request.source == _Source.SOURCE_UNSPECIFIED and number is not None
         if answers or request.source == _Source.SOURCE_SERVER_CHECK:
-            await self._take_answer(transaction_id, number, CheckAnswer(caller.client_id, verdict))
+            groups, topics = await self._bounds_of(request, caller)
+            answer = CheckAnswer(caller.client_id, verdict, groups=groups, topics=topics)
+            await self._take_answer(transaction_id, number, answer)
         elif verdict is not CheckVerdict.UNKNOWN:
-            work = VerdictWork(transaction_id, verdict is CheckVerdict.COMMIT, VerdictSource.PRODUCER)
+            commit = verdict is CheckVerdict.COMMIT
+            groups, topics = await self._bounds_of(request, caller)
+            work = VerdictWork(transaction_id, commit, VerdictSource.PRODUCER, groups=groups, topics=topics)
             outcome = (await self._transactions.decide([work]))[0]
             if isinstance(outcome, BrokerError):
                 raise outcome
         return service_pb2.EndTransactionResponse(status=OK)
+
+    async def _bounds_of(self, request: Any, caller: Caller) -> tuple[frozenset[int] | None, frozenset[int] | None]:
+        """What a verdict may be about: the producer group of its topic, which was judged, and messages on that topic.
+
+        Others may have a producer group of this name, with messages on other topics.
+        """
+        if CALLER.get().unbounded:
+            return None, None
+        topic, group_id = await self._transactions.numbers_of(
+            name_of(request.topic, caller.namespace), producer_group_of(name_of(request.topic, caller.namespace))
+        )
+        return frozenset({group_id}), frozenset({topic})
 
     async def _take_answer(self, transaction_id: bytes, number: int | None, answer: CheckAnswer) -> None:
         """Handles an answer to a check without a check number; it is recorded in the history.
@@ -152,7 +173,7 @@ class Producing:
         handle = request.recall_handle
         if not handle.strip():
             raise BadRequest("The recall handle is missing.", Code.BAD_REQUEST, "recall_handle")
-        outcome = (await self._sending.recall([(own_id(handle)[0], 0)]))[0]
+        outcome = (await self._sending.recall([(own_id(handle)[0], 0)], CALLER.get().judge(Action.PUB, Kind.TOPIC)))[0]
         if isinstance(outcome, NotFound):
             raise BadRequest(
                 f"No message waits under this recall handle in {name_of(request.topic, caller.namespace)!r}; use the"

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.domain.access import Action, Kind
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError
 from broker.maintenance.loop import Loop
 from broker.services.consuming.receipts import Settled
+from broker.services.rights import CALLER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from broker.ports.delivery import Delivered, HandedOut
     from broker.rocketmq.clients import Clients
     from broker.services.consuming.receipts import ReceiptService
+    from broker.services.rights import Judge
 
 logger = logging.getLogger("halfmq.rocketmq")
 
@@ -37,6 +41,7 @@ class _Kept:
     client_id: str
     offsets: set[int]
     expires_at: int
+    may: Judge | None
     since: float = field(default_factory=time.monotonic)
 
 
@@ -57,9 +62,11 @@ class Renewals(Loop):
 
     def keep(self, client_id: str, parts: Sequence[Delivered]) -> None:
         """Starts extending the leases of messages that a client got, until it settles them."""
+        # Not longer than the client may have them.
+        may = CALLER.get().judge(Action.SUB, Kind.GROUP)
         for part in parts:
             offsets = {message.offset for message in part.messages}
-            self._kept[_lease(part)] = _Kept(client_id, offsets, part.expires_at)
+            self._kept[_lease(part)] = _Kept(client_id, offsets, part.expires_at, may)
 
     def forget(self, handed_out: Sequence[HandedOut]) -> None:
         """Stops extending the leases of messages that never reached their client."""
@@ -79,7 +86,7 @@ class Renewals(Loop):
     async def run_once(self) -> None:
         """Extends the leases that would expire before the round after the next one."""
         soon = self._clock.now() + int(2.5 * self.interval * 1e6)
-        due: dict[str, tuple[str, int]] = {}
+        due: dict[Judge | None, dict[str, tuple[str, int]]] = defaultdict(dict)
         for lease, kept in list(self._kept.items()):
             if kept.expires_at > soon:
                 continue
@@ -87,10 +94,12 @@ class Renewals(Loop):
                 del self._kept[lease]
             else:
                 offset = min(kept.offsets)
-                due[f"{lease}.{offset:x}"] = lease, offset
-        if not due:
-            return
-        results = await self._receipts.extend(list(due), None)
+                due[kept.may][f"{lease}.{offset:x}"] = lease, offset
+        for may, theirs in due.items():
+            await self._extend(theirs, may)
+
+    async def _extend(self, due: dict[str, tuple[str, int]], may: Judge | None) -> None:
+        results = await self._receipts.extend(list(due), None, may)
         for handle, (lease, offset) in due.items():
             outcome, still = results.get(handle), self._kept.get(lease)
             if still is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from broker.errors import BrokerError, release
+from broker.rocketmq.access import judge
 from broker.rocketmq.codes import OK, Unsupported, grpc_code_of, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 
@@ -162,14 +163,19 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
     async def _answer(self, context: Any, request: Any, work: _Work, response: Any) -> Any:
         try:
             with self._calls:
-                return await work(request, self._callers.caller(context))
+                caller = self._callers.caller(context)
+                judge(request, caller)
+                return await work(request, caller)
         except (BrokerError, Exception) as error:
             return response(status=_told(error))
 
     async def _stream(self, context: Any, request: Any, work: _Stream, response: Any) -> AsyncIterator[Any]:
         try:
             with self._streams:
-                async for each in work(request, self._callers.caller(context)):
+                caller = self._callers.caller(context)
+                judge(request, caller)
+                async for each in work(request, caller):
+                    judge(request, caller)  # It may have waited for long, and the rules have changed.
                     yield each
         except (BrokerError, Exception) as error:
             yield response(status=_told(error))

@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.access import Action, Kind
 from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.services.rights import CALLER, Numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +46,11 @@ class CatalogConfig:
 
 
 class Catalog:
-    """Finds and creates topics and groups by name."""
+    """Finds and creates topics and groups by name.
+
+    Attributes:
+        numbered_producer_groups, numbered_groups: all producer groups and consumer groups by their numbers.
+    """
 
     def __init__(
         self,
@@ -60,7 +66,8 @@ class Catalog:
         self.config = config or CatalogConfig()
         self._cached_groups: dict[str, tuple[float, ConsumerGroup]] = {}
         self._producer_group_ids: dict[str, int] = {}
-        self._producer_group_names: dict[int, str] = {}
+        self.numbered_producer_groups = Numbered(producer_groups.producer_groups)
+        self.numbered_groups = Numbered(groups.group_names)
 
     def known_topic(self, name: str) -> Topic | None:
         """A cached topic."""
@@ -78,7 +85,7 @@ class Catalog:
             return known
         check_topic_name(name, field)
         topic = await self._topics.find_topic(name)
-        if topic is None and self.config.create_topics:
+        if topic is None and self.config.create_topics and CALLER.get().may(Action.CREATE, Kind.TOPIC, name):
             try:
                 topic = await self.create_topic(name)
             except AlreadyExists:
@@ -139,7 +146,7 @@ class Catalog:
             return entry[1]
         check_group_name(name, field)
         group = await self._groups.find_group(name)
-        if group is None and self.config.create_groups:
+        if group is None and self.config.create_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name):
             try:
                 group = await self.create_group(name, most=MAX_GROUPS_MADE)
             except AlreadyExists:
@@ -186,12 +193,6 @@ class Catalog:
             check_group_name(name, "producer_group")
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
         return known
-
-    async def producer_groups(self, *, again: bool = False) -> dict[int, str]:
-        """The names of producer groups by their numbers, which never change; `again`: with those that are new."""
-        if again or not self._producer_group_names:
-            self._producer_group_names = await self._producer_groups.producer_groups()
-        return self._producer_group_names
 
     async def create_topic(self, name: str, wanted: TopicChange | None = None, priority_levels: int = 0) -> Topic:
         """Creates a topic; settings that are 0, None or not given get their defaults.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.errors import InvalidArgument, NotFound
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from broker.ports.delivery import ForwardStore
     from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
     from broker.services.producing.validation import MessageValidator
+    from broker.services.rights import Judge, Numbered
     from broker.services.wakeups import Wakeups
 
 
@@ -29,20 +31,33 @@ class ForwardService:
         sending: SendService,
         validator: MessageValidator,
         wakeups: Wakeups,
+        groups: Numbered,
     ) -> None:
-        """Takes the store, the sending of ordinary messages, the validator, and the wake-ups."""
+        """Takes the store, the sending of messages, the validator, the wake-ups, and all groups, for judges."""
+        self._groups = groups
         self._store = store
         self._sending = sending
         self._validator = validator
         self._wakeups = wakeups
 
-    async def send_and_ack(self, messages: Sequence[OrdinaryMessage], handles: Sequence[str]) -> list[Sent]:
+    async def send_and_ack(
+        self, messages: Sequence[OrdinaryMessage], handles: Sequence[str], may: Judge | None = None
+    ) -> list[Sent]:
         """Stores all messages and acknowledges all received ones, or nothing.
+
+        Args:
+            messages: what to send.
+            handles: receipt handles.
+            may: the consumer groups that whoever asks may settle for; of others it knows no receipts. None: all.
 
         Raises:
             BrokerError: a message or a receipt was refused, and so was all of it.
         """
         acks = acks_of(handles)
+        if may is not None:
+            # As it is now: what is refused here is not asked again.
+            groups = await self._groups.allowed(may, again=True)
+            acks = [replace(ack, groups=groups) for ack in acks]
         ids = [item.message_id or new_id() for item in messages]
         try:
             work = await self._work(ids, messages)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
 from broker.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=_Named)
 
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 _ID_BYTES = 16
@@ -18,6 +31,28 @@ def page_limit(page_size: int) -> int:
     if page_size > LARGEST_PAGE:
         raise InvalidArgument(f"A page of {page_size}; {LARGEST_PAGE} is the largest.", field="page_size")
     return page_size or DEFAULT_PAGE
+
+
+async def page_of_names(
+    read: Callable[[str, int], Awaitable[list[Named]]], after: str, size: int, may: Callable[[str], bool] | None
+) -> tuple[list[Named], str]:
+    """A page of things with names, and the token of the next page (empty at the end).
+
+    Args:
+        read: reads some, in the order of their names, behind a name.
+        after: where to begin.
+        size: of the page.
+        may: which ones may be seen, by their names; of others nothing is told, not even by the token. None: all.
+    """
+    seen: list[Named] = []
+    most = size + 1 if may is None else LARGEST_PAGE
+    while len(seen) <= size:
+        found = await read(after, most)
+        seen += [each for each in found if may is None or may(each.name)]
+        if len(found) < most:
+            break
+        after = found[-1].name
+    return seen[:size], seen[size - 1].name if len(seen) > size else ""
 
 
 def message_token(following: tuple[int, int] | None) -> str:

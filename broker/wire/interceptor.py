@@ -42,6 +42,8 @@ LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
 MORE_STREAMS = 100
+LOOK_AGAIN = 5.0
+"""Seconds between two looks whether the caller of a stream is still known."""
 STILL_WRITING = 0.1
 """Seconds for a client to write its first request, before its stream is refused."""
 LARGEST_REQUEST = 32 * 1024 * 1024
@@ -59,8 +61,12 @@ class Gate(Protocol):
         """Finds out who makes a call; raises BrokerError."""
         ...
 
-    def judge(self, method: str, request: Any) -> None:
-        """Judges a request, or the first one of a stream; raises BrokerError."""
+    async def look_again(self, method: str, context: Any) -> None:
+        """Finds out whether the caller of a stream is still known; raises BrokerError."""
+        ...
+
+    def judge(self, method: str, request: Any) -> Callable[[], None]:
+        """Judges a request, or the first one of a stream; returns how to judge it again. Both raise BrokerError."""
         ...
 
 
@@ -137,7 +143,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 None,
                 _or_ready(handler.response_serializer),
             )
-        return handler
+        # There is no method of another form, and none gets past what is done here.
+        raise NotImplementedError(method)
 
     def _unary(
         self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, limit: ConcurrencyLimit
@@ -177,29 +184,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             self._observe(method, context)
+            permits: list[Callable[[], None]] = []
+            look_at = time.monotonic() + LOOK_AGAIN
             with Share(self.budget) as share:
                 try:
-                    request: Any
                     if many and limit.full:
-                        # Clients whose write fails because of the refusal may never get the reason.
-                        await self._receiver.next(context, counted=False)
-                        await asyncio.sleep(STILL_WRITING)
-                    if not many:
-                        limit.check()
-                    if self._gate is not None:
-                        await self._gate.enter(method, context)
-                    if many:
-                        receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
-                        request = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
-                        if self._gate is not None:
-                            request = _judged(request, partial(self._gate.judge, method))
-                    else:
-                        request = await self._one(context, deserialize, share)
-                        if self._gate is not None:
-                            self._gate.judge(method, request)
+                        await self._let_write(context)
+                    request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
                     with limit:
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
+                                # A stream lasts: what it was let in for, or by, may not count any more.
+                                for still_permitted in permits:
+                                    still_permitted()
+                                if permits and time.monotonic() >= look_at:
+                                    look_at = time.monotonic() + LOOK_AGAIN
+                                    await self._gate_again(method, context)
                                 give_back = self.responses.take(context, response)
                                 try:
                                     yield response
@@ -213,6 +213,45 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 refusal.tell(context)
 
         return call
+
+    async def _gate_again(self, method: str, context: Any) -> None:
+        if self._gate is not None:
+            await self._gate.look_again(method, context)
+
+    async def _let_write(self, context: Any) -> None:
+        """Takes the first request of a stream that is refused: a client whose write fails may not get the reason."""
+        await self._receiver.next(context, counted=False)
+        await asyncio.sleep(STILL_WRITING)
+
+    async def _let_in(
+        self,
+        method: str,
+        context: Any,
+        limit: ConcurrencyLimit,
+        deserialize: Any,
+        share: Share,
+        permits: list[Callable[[], None]],
+        *,
+        many: bool,
+    ) -> Any:
+        """The request of a stream, or its requests; adds how to judge it again to `permits`."""
+        if not many:
+            limit.check()
+        if self._gate is not None:
+            try:
+                await self._gate.enter(method, context)
+            except BrokerError:
+                if many:
+                    await self._let_write(context)
+                raise
+        if many:
+            receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
+            coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
+            return coming if self._gate is None else _judged(coming, partial(self._gate.judge, method), permits)
+        request = await self._one(context, deserialize, share)
+        if self._gate is not None:
+            permits.append(self._gate.judge(method, request))
+        return request
 
     def _observe(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if self._observer is not NO_OBSERVER:
@@ -229,13 +268,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return await decoded(raw, deserialize, share, LARGEST_REQUEST)
 
 
-async def _judged(requests: AsyncIterator[Any], judge: Callable[[Any], None]) -> AsyncIterator[Any]:
-    """The requests of a stream, of which the first one is judged."""
-    is_first = True
+async def _judged(
+    requests: AsyncIterator[Any],
+    judge: Callable[[Any], Callable[[], None]],
+    permits: list[Callable[[], None]],
+) -> AsyncIterator[Any]:
+    """The requests of a stream, of which the first one is judged; how to judge it again is added to `permits`."""
     async for request in requests:
-        if is_first:
-            judge(request)
-            is_first = False
+        if not permits:
+            permits.append(judge(request))
+        else:
+            permits[0]()  # The rules may have changed since.
         yield request
         del request
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from client_core.connection.auth import AuthorizedChannel, BearerToken
 from halfmq.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -95,8 +96,10 @@ async def refused_field(call: Awaitable[Any], field: str) -> None:
 class Client:
     """One connection to one broker."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, token: str | None = None) -> None:
         self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+        if token is not None:
+            self.channel = cast("grpc.aio.Channel", AuthorizedChannel(self.channel, BearerToken(token)))
         self.transactions = transaction_pb2_grpc.TransactionServiceStub(self.channel)
         self.producer = producer_pb2_grpc.ProducerServiceStub(self.channel)
         self.consumer = consumer_pb2_grpc.ConsumerServiceStub(self.channel)

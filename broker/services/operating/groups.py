@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.group import check_settings
 from broker.domain.limits import check_count, check_group_name, check_reason
 from broker.errors import InvalidArgument
-from broker.services.paging import page_limit
+from broker.services.paging import page_limit, page_of_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import QueueState
     from broker.ports.groups import GroupStore
     from broker.services.catalog import Catalog
+    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
 
 _Filters = list[tuple[str, "Filter"]]
@@ -40,13 +41,17 @@ class GroupService:
         """
         return await self._catalog.create_group(name, settings)
 
-    async def groups(self, page_token: str, page_size: int) -> tuple[list[ConsumerGroup], str]:
-        """A page of consumer groups by name, and the token of the next page (empty at the end)."""
+    async def groups(
+        self, page_token: str, page_size: int, may: Judge | None = None
+    ) -> tuple[list[ConsumerGroup], str]:
+        """A page of consumer groups by name, and the token of the next page (empty at the end).
+
+        `may`: which may be seen.
+        """
         size = page_limit(page_size)
         if page_token:
             check_group_name(page_token, "page_token")
-        found = await self._store.list_groups(page_token, size + 1)
-        return found[:size], found[size - 1].name if len(found) > size else ""
+        return await page_of_names(self._store.list_groups, page_token, size, may)
 
     async def progress(self, name: str) -> tuple[ConsumerGroup, _Filters, Sequence[QueueState]]:
         """A group, its filters by topic, and its progress in every queue it joined.

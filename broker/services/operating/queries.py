@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.ports.transactions import TransactionDetails
     from broker.services.catalog import Catalog
     from broker.services.positions import Positions
+    from broker.services.rights import Judge
 
 
 class MessageQueries:
@@ -33,14 +34,19 @@ class MessageQueries:
         self._catalog = catalog
         self._positions = positions
 
-    async def message(self, transaction_id: bytes, position: int) -> FoundMessage:
+    async def message(self, transaction_id: bytes, position: int, may: Judge | None = None) -> FoundMessage:
         """A message by its identity, in any state.
 
+        Args:
+            transaction_id: of its transaction.
+            position: its position in that.
+            may: the topics whose messages whoever asks may see; None: all.
+
         Raises:
-            NotFound: nothing is known of it.
+            NotFound: nothing is known of it, or it may not be seen.
         """
         found = await self._store.find_message(transaction_id, position)
-        if found is None:
+        if found is None or not (may is None or may(await self._topic_of(found, transaction_id, position))):
             raise NotFound(
                 f"There is no message {message_id(transaction_id, position)}: it never came here, or its op record is"
                 " past retention.",
@@ -65,13 +71,22 @@ class MessageQueries:
         """Converts a place to a position."""
         return await self._positions.of(place, own_id)
 
-    async def timeline(self, transaction_id: bytes, position: int) -> list[TimelineEvent]:
-        """The events of a message, in order.
+    async def _topic_of(self, found: FoundMessage, transaction_id: bytes, position: int) -> str:
+        """Its topic; empty if that was deleted."""
+        for message in (found.message, found.waiting):
+            if message is not None:
+                return message.topic
+        if found.place is None:
+            return ""
+        return (await self._positions.of(found.place, message_id(transaction_id, position))).topic
+
+    async def timeline(self, transaction_id: bytes, position: int, may: Judge | None = None) -> list[TimelineEvent]:
+        """The events of a message, in order; `may` as for `message`.
 
         Raises:
             NotFound: nothing is known of it.
         """
-        found = await self.message(transaction_id, position)
+        found = await self.message(transaction_id, position, may)
         detail = await self._details.transaction(transaction_id)
         events = transaction_events(detail, position, found.message) if detail is not None else []
         places = detail.op.released if detail is not None and detail.op is not None else ()

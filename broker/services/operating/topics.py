@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.limits import check_topic_name
-from broker.services.paging import page_limit
+from broker.services.paging import page_limit, page_of_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import QueueState, Topic, TopicChange
     from broker.ports.topics import TopicStore
     from broker.services.catalog import Catalog
+    from broker.services.rights import Judge
 
 
 class TopicService:
@@ -58,13 +59,12 @@ class TopicService:
         """
         await self._store.delete_topic(await self._catalog.current_topic(name))
 
-    async def topics(self, page_token: str, page_size: int) -> tuple[list[Topic], str]:
-        """A page of topics by name, and the token of the next page (empty at the end)."""
+    async def topics(self, page_token: str, page_size: int, may: Judge | None = None) -> tuple[list[Topic], str]:
+        """A page of topics by name, and the token of the next page (empty at the end); `may`: which may be seen."""
         size = page_limit(page_size)
         if page_token:
             check_topic_name(page_token, "page_token")
-        found = await self._store.list_topics(page_token, size + 1)
-        return found[:size], found[size - 1].name if len(found) > size else ""
+        return await page_of_names(self._store.list_topics, page_token, size, may)
 
     async def queue_states(self, topic: str, group: str = "") -> Sequence[QueueState]:
         """First and last offsets of a topic's queues, and a group's progress.

@@ -12,8 +12,6 @@ from broker.services.paging import page_limit, parse_transaction_token, transact
 from broker.services.producing.transactions import PlacedOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.message import LogPosition
     from broker.domain.transaction import TransactionState
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from broker.services.catalog import Catalog
     from broker.services.positions import Positions
     from broker.services.producing.checks import Decisions
+    from broker.services.rights import Judge
 
 
 class TransactionOperations:
@@ -42,7 +41,7 @@ class TransactionOperations:
         self._policy = policy
 
     async def transaction(
-        self, transaction_id: bytes, may: Callable[[str], bool] | None = None
+        self, transaction_id: bytes, may: Judge | None = None
     ) -> tuple[TransactionDetail, list[LogPosition]]:
         """All that is known of a transaction, and the positions of its messages.
 
@@ -72,9 +71,16 @@ class TransactionOperations:
         prepared_before: int | None,
         page_size: int,
         page_token: str,
+        may: Judge | None = None,
     ) -> tuple[list[TransactionSummary], str]:
-        """A page of transactions without a verdict, in the order of their ids, and the token of the next page."""
+        """A page of transactions without a verdict, in the order of their ids, and the token of the next page.
+
+        `may`: the producer groups whose transactions may be seen.
+        """
         size = page_limit(page_size)
+        groups = None if may is None else await self._catalog.numbered_producer_groups.allowed(may, again=True)
+        if groups is not None and not groups:
+            return [], ""
         found = await self._records.list_transactions(
             TransactionFilter(
                 state=state,
@@ -83,14 +89,30 @@ class TransactionOperations:
                 prepared_before=prepared_before,
                 after=parse_transaction_token(page_token),
                 limit=size + 1,
+                groups=groups,
             )
         )
         if len(found) <= size:
             return found, ""
         return found[:size], transaction_token(found[size - 1].transaction_id)
 
-    async def resolve(self, transaction_id: bytes, *, commit: bool | None, operator: str, reason: str) -> PlacedOutcome:
+    async def resolve(
+        self,
+        transaction_id: bytes,
+        *,
+        commit: bool | None,
+        operator: str,
+        reason: str,
+        may: Judge | None = None,
+    ) -> PlacedOutcome:
         """Decides for the producer; None as verdict has the transaction checked again.
+
+        Args:
+            transaction_id: its identity.
+            commit: the verdict.
+            operator: the operator's name.
+            reason: kept with the verdict.
+            may: the producer groups that the operator may decide for; None: all.
 
         Raises:
             InvalidArgument: no reason, or one too long.
@@ -102,11 +124,13 @@ class TransactionOperations:
             raise InvalidArgument("An operator's decision needs a reason; it is kept.", field="reason")
         operator = check_operator(operator)
         if commit is None:
+            if may is not None:
+                await self.transaction(transaction_id, may)
             outcome = await self._records.check_again(transaction_id, self._policy, operator, reason)
             positions = await self._positions.of_transaction(transaction_id, outcome.released)
             return PlacedOutcome(outcome.transaction_id, outcome.state, positions)
         work = VerdictWork(transaction_id, commit, VerdictSource.OPERATOR, reason, operator)
-        result = (await self._decisions.decide([work]))[0]
+        result = (await self._decisions.decide([work], may))[0]
         if isinstance(result, BrokerError):
             raise result
         return result

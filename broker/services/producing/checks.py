@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from broker.ports.checks import CheckAnswer, CheckHistory
     from broker.ports.transactions import TransactionDetails
     from broker.services.producing.transactions import PlacedOutcome
+    from broker.services.rights import Judge
 
 
 class Decisions(Protocol):
     """Decides transactions."""
 
-    async def decide(self, verdicts: Sequence[VerdictWork | BrokerError]) -> list[PlacedOutcome | BrokerError]:
-        """Commits and rolls back."""
+    async def decide(
+        self, verdicts: Sequence[VerdictWork | BrokerError], may: Judge | None = None
+    ) -> list[PlacedOutcome | BrokerError]:
+        """Commits and rolls back; `may`: the producer groups for which that counts."""
         ...
 
 
@@ -66,5 +69,7 @@ class CheckAnswers:
         if answer.verdict is CheckVerdict.UNKNOWN:
             return None
         commit = answer.verdict is CheckVerdict.COMMIT
-        work = VerdictWork(transaction_id, commit, VerdictSource.CHECK, answer.reason, groups=answer.groups)
+        work = VerdictWork(
+            transaction_id, commit, VerdictSource.CHECK, answer.reason, groups=answer.groups, topics=answer.topics
+        )
         return (await self._decisions.decide([work]))[0]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.ports.log import LogStore
     from broker.services.positions import Positions
     from broker.services.producing.validation import MessageValidator
+    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
 
 UNKNOWN_OFFSET = -1
@@ -140,10 +141,17 @@ class SendService:
         position.topic = topic
         return Sent(position, duplicate=isinstance(place, Duplicate))
 
-    async def recall(self, message_ids: Sequence[tuple[bytes, int] | BrokerError]) -> list[int | BrokerError]:
-        """Recalls scheduled messages; returns the time of each recall (microseconds), or the error."""
+    async def recall(
+        self, message_ids: Sequence[tuple[bytes, int] | BrokerError], may: Judge | None = None
+    ) -> list[int | BrokerError]:
+        """Recalls scheduled messages; returns the time of each recall (microseconds), or the error.
+
+        Args:
+            message_ids: their ids.
+            may: the topics whose messages whoever asks may recall; None: all.
+        """
         self.limits.check_items(len(message_ids), "message_ids")
-        work = [RecallWork(*item) for item in message_ids if not isinstance(item, BrokerError)]
+        work = [RecallWork(*item, may) for item in message_ids if not isinstance(item, BrokerError)]
         recalled = iter(await self._log.recall(work) if work else [])
         return [item if isinstance(item, BrokerError) else next(recalled) for item in message_ids]
 

@@ -11,7 +11,7 @@ from broker.services.positions import Released
 from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from broker.domain.limits import Limits
     from broker.domain.message import LogPosition
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.services.catalog import Catalog
     from broker.services.positions import Positions
     from broker.services.producing.validation import HalfTransaction, MessageValidator
+    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
 
 
@@ -90,8 +91,16 @@ class TransactionService:
             done[index] = outcome
         return done
 
+    async def numbers_of(self, topic: str, producer_group: str) -> tuple[int, int]:
+        """The numbers of a topic and of a producer group.
+
+        Raises:
+            NotFound: there is no such topic.
+        """
+        return (await self._catalog.topic(topic)).topic_id, await self._catalog.producer_group_id(producer_group)
+
     async def decide(
-        self, verdicts: Sequence[VerdictWork | BrokerError], may: Callable[[str], bool] | None = None
+        self, verdicts: Sequence[VerdictWork | BrokerError], may: Judge | None = None
     ) -> list[PlacedOutcome | BrokerError]:
         """Commits or rolls back; one outcome per verdict, errors among the verdicts are passed through.
 
@@ -114,14 +123,13 @@ class TransactionService:
         self._wakeups.arrived(released)
         return outcomes
 
-    async def _decide_within(
-        self, work: Sequence[VerdictWork], may: Callable[[str], bool]
-    ) -> list[TransactionOutcome | BrokerError]:
-        allowed = _allowed(await self._catalog.producer_groups(), may)
+    async def _decide_within(self, work: Sequence[VerdictWork], may: Judge) -> list[TransactionOutcome | BrokerError]:
+        groups = self._catalog.numbered_producer_groups
+        allowed = await groups.allowed(may)
         done = list(await self._store.decide([replace(item, groups=allowed) for item in work]))
         missing = [index for index, outcome in enumerate(done) if isinstance(outcome, NotFound)]
         # A group may be new, and this broker not know it yet.
-        if missing and (now := _allowed(await self._catalog.producer_groups(again=True), may)) != allowed:
+        if missing and (now := await groups.allowed(may, again=True)) != allowed:
             again = await self._store.decide([replace(work[index], groups=now) for index in missing])
             for index, outcome in zip(missing, again, strict=True):
                 done[index] = outcome
@@ -130,7 +138,3 @@ class TransactionService:
     async def _placed(self, outcome: TransactionOutcome, released: Released | None = None) -> PlacedOutcome:
         positions = await self._positions.of_transaction(outcome.transaction_id, outcome.released, released)
         return PlacedOutcome(outcome.transaction_id, outcome.state, positions)
-
-
-def _allowed(groups: Mapping[int, str], may: Callable[[str], bool]) -> frozenset[int]:
-    return frozenset({number for number, name in groups.items() if may(name)})

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 class Groups(Access):
     """Implements GroupNames, GroupStore and DeadLetterStore."""
 
+    async def group_names(self) -> dict[int, str]:
+        """The names of all consumer groups by their numbers."""
+        return await self._read(groups.names)
+
     async def find_group(self, name: str) -> ConsumerGroup | None:
         """A consumer group by name."""
         return await self._read(lambda session: groups.find_group(session, name))

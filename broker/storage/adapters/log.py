@@ -45,7 +45,7 @@ class Log(Access):
     async def recall(self, work: Sequence[RecallWork]) -> list[int | BrokerError]:
         """Recalls scheduled messages; returns the time of each recall."""
         now = self.clock.now()
-        return await self._write(lambda session: recall.recall(session, work, now))
+        return await self._write(lambda session: recall.recall(session, work, now, self.directory))
 
     async def read_queue(
         self, topic: Topic, queue_no: int, offset: int, limit: int, max_bytes: int, wanted: Filter | None = None

@@ -38,14 +38,15 @@ def settle(
     nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
     holds: list[tuple[int, HoldWork]] = []
     for index, item in enumerate(work):
+        lease = settling.leases.get(_lease_id(item))
+        if lease is not None and item.groups is not None and lease.group_id not in item.groups:
+            lease = None
         if isinstance(item, AckWork):
             settling.outcomes[index] = outcome = AckOutcome()
-            if bits := acknowledged_bits(settling.leases.get(item.lease_id), item, outcome):
+            if bits := acknowledged_bits(lease, item, outcome):
                 acked[item.lease_id] |= bits
             continue
-        receipt = item.receipt
-        lease = settling.leases.get(receipt.lease_id)
-        refusal = refusal_of(lease, receipt)
+        refusal = refusal_of(lease, item.receipt)
         if lease is None or refusal is not None:
             settling.outcomes[index] = refusal or receipt_gone()
             continue

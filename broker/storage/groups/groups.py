@@ -46,6 +46,16 @@ def from_row(row: Sequence[Any]) -> ConsumerGroup:
     return ConsumerGroup(group_id, name, created, settings, epoch, paused, reason, parent_id, client_id)
 
 
+def names(session: Session) -> dict[int, str]:
+    """The names of all consumer groups by their numbers; a member of a broadcasting group has the name of its group."""
+    return dict(
+        session.fetch(
+            "SELECT own.group_id, COALESCE(whole.name, own.name) FROM consumer_group own"
+            " LEFT JOIN consumer_group whole ON whole.group_id = own.parent_id"
+        )
+    )
+
+
 def find_group(session: Session, name: str) -> ConsumerGroup | None:
     """A consumer group by name."""
     row = session.fetch_one(f"{SELECT_GROUP} WHERE m.name = ?", (name,))

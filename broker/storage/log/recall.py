@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.ids import message_id
 from broker.domain.keys import dedup_hash
-from broker.domain.place import Recalled, Scheduled
+from broker.domain.place import InLog, Recalled, Scheduled
 from broker.errors import BrokerError, NotFound, Refused
 from broker.storage.engine.statements import Statement
 from broker.storage.log import deduplication
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.ports.log import RecallWork
+    from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
 _BY_KEY = "FROM scheduled_message WHERE deliver_at = ? AND transaction_id = ? AND position = ?"
@@ -35,13 +36,19 @@ class _Waiting(NamedTuple):
     position: int
 
 
-def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int | BrokerError]:
+def recall(session: Session, work: Sequence[RecallWork], now: int, directory: Directory) -> list[int | BrokerError]:
     """Recalls messages; returns the time of each recall. For messages recalled before it is the original time."""
     standing = recorded_outcomes(session, {item.transaction_id for item in work})
+    hidden = {
+        (item.transaction_id, item.position)
+        for item in work
+        if item.may is not None and not item.may(_topic_of(session, item, _of(item, standing), directory))
+    }
+    allowed = [item for item in work if (item.transaction_id, item.position) not in hidden]
     waiting = sorted(
         {
             _Waiting(place.due, item.transaction_id, item.position)
-            for item in work
+            for item in allowed
             if isinstance(place := _of(item, standing).place(item.position), Scheduled)
         }
     )
@@ -49,7 +56,27 @@ def recall(session: Session, work: Sequence[RecallWork], now: int) -> list[int |
         _take_back(session, waiting, now)
         # The op record has the place of messages moved into the log meanwhile.
         standing = recorded_outcomes(session, {item.transaction_id for item in work})
-    return [_outcome(item, standing) for item in work]
+    return [
+        _missing(item) if (item.transaction_id, item.position) in hidden else _outcome(item, standing) for item in work
+    ]
+
+
+def _topic_of(session: Session, item: RecallWork, own: RecordedOutcome, directory: Directory) -> str:
+    """The name of a message's topic; empty if that, or the message, is not known."""
+    place = own.place(item.position)
+    if isinstance(place, InLog):
+        found = directory.of_queue(session, place.queue_id)
+        return found[0].name if found is not None else ""
+    if place is not None:
+        topic_id = place.topic_id
+    else:
+        query = "SELECT topic_id FROM half_message WHERE transaction_id = ? AND position = ?"
+        row = session.fetch_one(query, (item.transaction_id, item.position))
+        if row is None:
+            return ""
+        topic_id = row[0]
+    known = directory.by_ids(session, [topic_id]).get(topic_id)
+    return known.name if known is not None else ""
 
 
 def _of(item: RecallWork, standing: dict[bytes, RecordedOutcome]) -> RecordedOutcome:
@@ -94,6 +121,15 @@ def _take_back(session: Session, waiting: Sequence[_Waiting], now: int) -> None:
     )
 
 
+def _missing(item: RecallWork) -> NotFound:
+    return NotFound(
+        f"There is no message {message_id(item.transaction_id, item.position)}: it was never committed here, or its op"
+        " record is past retention.",
+        reason="MESSAGE_NOT_FOUND",
+        field="message_ids",
+    )
+
+
 def _outcome(item: RecallWork, standing: dict[bytes, RecordedOutcome]) -> int | BrokerError:
     own_id = message_id(item.transaction_id, item.position)
     own = _of(item, standing)
@@ -105,11 +141,7 @@ def _outcome(item: RecallWork, standing: dict[bytes, RecordedOutcome]) -> int | 
             field="message_ids",
         )
     if place is None:
-        return NotFound(
-            f"There is no message {own_id}: it was never committed here, or its op record is past retention.",
-            reason="MESSAGE_NOT_FOUND",
-            field="message_ids",
-        )
+        return _missing(item)
     if isinstance(place, Recalled):
         return place.recalled_at
     if isinstance(place, Scheduled):

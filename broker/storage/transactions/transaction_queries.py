@@ -110,7 +110,7 @@ def list_transactions(session: Session, wanted: TransactionFilter) -> list[Trans
     ranges of half_due, a group each.
     """
     states = _STATES[wanted.state]
-    if wanted.producer_group is None and wanted.state is not TransactionState.PARKED:
+    if wanted.producer_group is None and wanted.groups is None and wanted.state is not TransactionState.PARKED:
         ids = _some_ids(session, wanted, states)
     else:
         ids = _ids_of_groups(session, wanted, states)
@@ -162,11 +162,17 @@ def _some_ids(session: Session, wanted: TransactionFilter, states: Sequence[int]
 
 def _ids_of_groups(session: Session, wanted: TransactionFilter, states: Sequence[int]) -> list[bytes]:
     index = session.dialect.by_index("half_due")
-    if wanted.producer_group is None:
-        groups = _with_parked(session)
-    else:
+    if wanted.producer_group is not None:
         named = "SELECT producer_group_id FROM producer_group WHERE name = ?"
         groups = [row[0] for row in session.fetch(named, (wanted.producer_group,))]
+    elif wanted.state is TransactionState.PARKED:
+        groups = _with_parked(session)
+    else:
+        groups = sorted(wanted.groups or ())
+    if wanted.groups is not None:
+        groups = [group_id for group_id in groups if group_id in wanted.groups]
+    if not groups:
+        return []
     conditions, values = _further(wanted)
     found = session.execute_all(
         [

@@ -319,6 +319,8 @@ def _judge(
     group_id = pending.group_id if pending is not None else group_id
     if item.groups is not None and group_id not in item.groups:
         return _not_found()
+    if item.topics is not None and pending is not None and any(h.topic_id not in item.topics for h in pending.halves):
+        return _not_found()
     if recorded is not None:
         state = recorded.state
     elif pending is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -9,12 +10,17 @@ from urllib.parse import unquote
 from broker.domain.access import Principal
 from broker.errors import Unauthenticated
 from broker.wire.credentials.tokens import hash_of
+from broker.wire.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
     from broker.wire.credentials.files import WatchedFile
     from broker.wire.credentials.jwt import Jwts
 
+_of_strangers = ThrottledLog(logging.getLogger("halfmq.access"))
+
 BEARER = "bearer "
+LONGEST = 8192
+"""Characters of a token."""
 _ENCRYPTED = b"ssl"
 
 
@@ -46,6 +52,8 @@ class Credentials:
         else:
             found = self._by_certificate(context)
         if found is None:
+            what = "what is shown is not accepted" if shown else "nothing is shown"
+            _of_strangers.info("a call from %s is refused: %s", context.peer(), what)
             raise Unauthenticated
         return replace(found, address=address_of(context.peer()))
 
@@ -56,6 +64,8 @@ class Credentials:
         if not (self.plain or _is_encrypted(context)):
             return None
         token = text[len(BEARER) :].strip()
+        if len(token) > LONGEST:
+            return None
         if self.tokens is not None and (known := self.tokens.content().get(hash_of(token))) is not None:
             return known
         return await self.jwts.principal(token) if self.jwts is not None and token.count(".") == 2 else None
@@ -64,7 +74,10 @@ class Credentials:
         if not self.certificates:
             return None
         names = context.auth_context().get("x509_common_name", ())
-        return Principal(names[0].decode("utf-8", "replace")) if len(names) == 1 and names[0] else None
+        try:
+            return Principal(names[0].decode()) if len(names) == 1 and names[0] else None
+        except UnicodeDecodeError:
+            return None
 
 
 def _is_encrypted(context: Any) -> bool:

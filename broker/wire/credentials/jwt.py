@@ -76,6 +76,7 @@ class Jwts:
         self._fetch = fetch or _fetched
         self._file: WatchedFile[_Keys] | None = None
         self._fetched: _Keys = {}
+        self._raw = b""
         self._fetched_at = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
         self._judged_by: _Keys = {}
@@ -94,7 +95,10 @@ class Jwts:
         """
         if self._file is None:
             self._fetched_at = time.monotonic()
-            self._fetched = read_keys(await asyncio.to_thread(self._fetch, self._settings.keys))
+            raw = await asyncio.to_thread(self._fetch, self._settings.keys)
+            if raw != self._raw:
+                # Tokens that were verified by other keys are verified again.
+                self._fetched, self._raw = read_keys(raw), raw
 
     async def principal(self, token: str) -> Principal | None:
         """Who a token is for; None if it is not accepted."""
@@ -172,7 +176,7 @@ class Jwts:
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             logger.debug("a JWT is refused: %s", type(error).__name__)
             return None
-        return claims
+        return claims if isinstance(claims["exp"], int | float) else None
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal | None:
         name, tenant = claims["sub"], claims.get(self._settings.tenant, "")

@@ -12,12 +12,17 @@ broker. A principal with two hashes is one whose token is being changed.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import secrets
 import tomllib
+from typing import TYPE_CHECKING
 
 from broker.domain.access import Principal
 from broker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FIELD = "access_tokens"
 PREFIX = "halfmq_"
@@ -79,3 +84,36 @@ def _list_of(value: object, form: re.Pattern[str]) -> list[str] | None:
 
 def _wrong(name: str, why: str) -> ConfigurationError:
     return ConfigurationError(f"[{name[:100]}] in the file of tokens: {why}.", field=FIELD)
+
+
+def with_token(raw: bytes, name: str, new: str, *, roles: Sequence[str], tenant: str, replace: bool) -> bytes:
+    """The content of a file of tokens with a further one.
+
+    Args:
+        raw: the content before.
+        name: the principal.
+        new: the hash of its token.
+        roles: its roles; if there are none, those that it has stay.
+        tenant: its tenant; if empty, the one that it has stays.
+        replace: drop the tokens that it has.
+
+    Raises:
+        ConfigurationError: the content is wrong, before or then.
+    """
+    read_tokens(raw)
+    tables = tomllib.loads(raw.decode())
+    table = tables.setdefault(name, {})
+    table["sha256"] = [*([] if replace else table.get("sha256", [])), new]
+    if roles:
+        table["roles"] = list(roles)
+    if tenant:
+        table["tenant"] = tenant
+    lines = []
+    for each, content in tables.items():
+        lines.append(f"[{json.dumps(each)}]")
+        # Texts and lists of texts are written in TOML as in JSON.
+        lines += [f"{key} = {json.dumps(value)}" for key, value in content.items()]
+        lines.append("")
+    written = "\n".join(lines).encode()
+    read_tokens(written)
+    return written

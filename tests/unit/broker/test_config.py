@@ -48,6 +48,14 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "tls_certificate": ("file.pem", "environment.pem", "argument.pem"),
     "tls_key": ("file.key", "environment.key", "argument.key"),
     "tls_client_ca": ("file-ca.pem", "environment-ca.pem", "argument-ca.pem"),
+    "access": (True, True, True),
+    "access_tokens": ("file.toml", "environment.toml", "argument.toml"),
+    "access_certificates": (True, True, True),
+    "access_without_tls": (True, True, True),
+    "jwt_keys": ("file.json", "environment.json", "argument.json"),
+    "jwt_audience": ("file", "environment", "argument"),
+    "jwt_issuer": ("file", "environment", "argument"),
+    "jwt_clock_skew": (1.5, 2.5, 3.5),
     "rocketmq": (True, True, True),
     "rocketmq_endpoints": ("file:1", "environment:2", "argument:3"),
     "rocketmq_keys": ("file.keys", "environment.keys", "argument.keys"),
@@ -221,6 +229,11 @@ def test_settings_are_checked_together_wherever_they_come_from(tmp_path: Path) -
 
 NEEDS = {
     "tls_client_ca": "needs tls_certificate and tls_key",
+    "access_tokens": "needs access",
+    "access_certificates": "needs access and tls_client_ca",
+    "access_without_tls": "needs access",
+    "jwt_keys": "needs access and jwt_audience",
+    "jwt_issuer": "needs jwt_keys",
     "rocketmq_endpoints": "needs rocketmq",
     "rocketmq_keys": "needs rocketmq",
     "rocketmq_signature_window": "needs rocketmq_keys",
@@ -240,6 +253,8 @@ def test_a_setting_that_makes_no_sense_alone_names_what_it_needs(tmp_path: Path,
         assert refused.value.field == name
         assert NEEDS[name] in refused.value.message
     needed = {"tls_certificate": "chain.pem", "tls_key": "key.pem", "rocketmq": True, "rocketmq_keys": "keys"}
+    if "access" in NEEDS[name] or "jwt" in NEEDS[name]:
+        needed |= {"access": True, "tls_client_ca": "ca.pem", "jwt_keys": "keys.json", "jwt_audience": "halfmq"}
     needed = {each: value for each, value in needed.items() if each != name}
     assert getattr(load_config({**needed, **alone}, environment=NOTHING), name) == VALUES[name][0]
     # What it needs may come from another source.
@@ -272,6 +287,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "drain": between(0.0, 3600.0),
     "answer_timeout": between(0.1, 3600.0),
     "reconnect_timeout": between(0.01, 3600.0),
+    "jwt_clock_skew": between(0.0, 3600.0),
     "rocketmq_signature_window": between(0.0, 86_400.0),
     "rocketmq_min_invisible": between(0.1, 3600.0),
     "log_format": (["text", "json"], ["", "JSON", "xml", "text "]),
@@ -359,3 +375,24 @@ def test_an_old_name_is_taken_with_a_warning_wherever_it_stands(tmp_path: Path, 
     assert renamed[0].startswith(f"the setting HALFMQ_{old.upper()} in the environment is now called {new};")
     with pytest.raises(ConfigurationError, match=f"{old} is the old name of {new}"):
         load_config({old: 7.0, new: 8.0}, environment={})
+
+
+def test_access_needs_a_way_to_be_known() -> None:
+    with pytest.raises(ConfigurationError, match="lets nobody in") as refused:
+        load_config({"access": True}, environment=NOTHING)
+    assert refused.value.field == "access"
+    assert load_config({"access": True, "access_tokens": "tokens.toml"}, environment=NOTHING).access
+
+
+def test_access_covers_rocketmqs_clients() -> None:
+    both = {"access": True, "access_tokens": "tokens.toml", "rocketmq": True}
+    with pytest.raises(ConfigurationError, match="rocketmq_keys") as refused:
+        load_config(both, environment=NOTHING)
+    assert refused.value.field == "access"
+    assert load_config({**both, "rocketmq_keys": "keys"}, environment=NOTHING).access
+
+
+def test_an_audience_without_keys_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="needs jwt_keys") as refused:
+        load_config({"jwt_audience": "halfmq"}, environment=NOTHING)
+    assert refused.value.field == "jwt_audience"

@@ -11,11 +11,12 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from broker.api.access import CALLER, CALLS, EVERYBODY, Caller, Gate
+from broker.api.access import CALLS, Gate
 from broker.domain.access import Action, Kind, Need, Principal, rule_of
+from broker.errors import InvalidArgument
 from broker.ports.access import StoredRule
 from broker.server import SERVICES
-from broker.services.rights import Rights
+from broker.services.rights import CALLER, EVERYBODY, Caller, Rights
 from broker.wire.credentials.authentication import Credentials, address_of
 from broker.wire.credentials.files import WatchedFile
 from broker.wire.credentials.tokens import hash_of, read_tokens
@@ -118,7 +119,16 @@ def test_every_call_needs_something_or_is_judged_by_its_servicer(path: str) -> N
             admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name="a")),
             [(Action.CREATE, Kind.TOPIC, "a")],
         ),
-        ("AdminService/SeekGroup", admin_pb2.SeekGroupRequest(group="g"), [(Action.OPERATE, Kind.GROUP, "g")]),
+        (
+            "AdminService/SeekGroup",
+            admin_pb2.SeekGroupRequest(group="g", topic="a"),
+            [(Action.OPERATE, Kind.GROUP, "g"), (Action.SUB | Action.GET, Kind.TOPIC, "a")],
+        ),
+        (
+            "AdminService/ListTransactions",
+            admin_pb2.ListTransactionsRequest(producer_group="g", topic="a"),
+            [(Action.LIST, Kind.GROUP, "g"), (Action.LIST, Kind.TOPIC, "a")],
+        ),
     ],
 )
 def test_what_calls_need(path: str, request_: Any, expected: list[tuple[Action, Kind, str]]) -> None:
@@ -166,7 +176,7 @@ def test_with_access_off_everything_is_allowed() -> None:
     assert CALLER.get() is EVERYBODY
     assert EVERYBODY.unbounded
     assert EVERYBODY.may(Action.DELETE, Kind.TOPIC, "a")
-    assert EVERYBODY.may_all(Action.DELETE, Kind.TOPIC, ["a", "b"])
+    assert not EVERYBODY.not_allowed(Action.DELETE, Kind.TOPIC, ["a", "b"], 1)
     assert EVERYBODY.judge(Action.PUB, Kind.GROUP) is None
     assert EVERYBODY.name == ""
 
@@ -174,7 +184,9 @@ def test_with_access_off_everything_is_allowed() -> None:
 async def test_a_caller_without_a_principal_may_nothing() -> None:
     nobody = Caller(None, Rights(Stored(rule_of("user:*", "*", "*", ["all"]))))
     assert not nobody.may(Action.PUB, Kind.TOPIC, "a")
-    assert not nobody.may_all(Action.PUB, Kind.TOPIC, ["a"])
+    assert nobody.not_allowed(Action.PUB, Kind.TOPIC, ["a"], 1) == {"a"}
+    with pytest.raises(InvalidArgument):
+        nobody.not_allowed(Action.PUB, Kind.TOPIC, ["a", "b"], 1)
 
 
 @pytest.mark.parametrize(

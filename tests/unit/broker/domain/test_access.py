@@ -46,7 +46,8 @@ def deny(subject: str, pattern: str, *actions: str, kind: str = "topic") -> Rule
         ([deny("user:alice", "pay*"), allow("user:alice", "payments.*")], True),
         ([deny("user:alice", "*"), allow("user:alice", "p*")], True),
         ([deny("user:alice", "*", kind="*"), allow("user:alice", "*")], True),
-        ([deny("user:alice", "payments.audit", kind="*"), allow("user:alice", "*")], True),
+        ([deny("user:alice", "payments.audit", kind="*"), allow("user:alice", "*")], False),
+        ([deny("user:alice", "payments.audit", kind="*"), allow("user:alice", "payments.audit")], True),
         # Among equals a denial.
         ([allow("user:alice", "p*"), deny("user:alice", "p*")], False),
         ([allow("user:alice", "p*"), deny("role:shop", "p*")], False),
@@ -89,6 +90,16 @@ def test_a_denial_for_some_addresses_leaves_the_others() -> None:
     )
     assert not rules.allow(ALICE, PUB)
     assert rules.allow(Principal("alice", address="11.0.0.1"), PUB)
+
+
+def test_a_denial_for_some_addresses_holds_where_the_address_is_not_known() -> None:
+    rules = Rules(
+        [
+            rule_of("user:alice", "topic", "*", ["produce"]),
+            rule_of("user:alice", "topic", "*", ["produce"], allow=False, sources=["10.0.0.0/8"]),
+        ]
+    )
+    assert not rules.allow(Principal("alice"), PUB)
 
 
 def test_rights_are_sets_of_actions() -> None:
@@ -148,7 +159,7 @@ def test_against_a_search_of_all_rules() -> None:
         for kind in Kind:
             need = Need(Action.PUB, kind, choice.choice(names))
             fitting = [
-                ((rule.kind is not None), not rule.pattern.endswith("*"), len(rule.pattern), not rule.allow)
+                (not rule.pattern.endswith("*"), len(rule.pattern), rule.kind is not None, not rule.allow)
                 for rule in rules
                 if rule.subject in {"user:alice", "user:*", "role:shop"}
                 and Action.PUB in rule.actions

@@ -50,7 +50,7 @@ class Delivery:
         self.refused: set[str] = set()
         self.failure: BrokerError | None = None
 
-    async def extend(self, handles: Sequence[str], lease_time: int | None) -> dict[str, Any]:
+    async def extend(self, handles: Sequence[str], lease_time: int | None, may: object = None) -> dict[str, Any]:
         assert lease_time is None
         self.extended += handles
         self.meanwhile()

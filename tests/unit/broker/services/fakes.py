@@ -78,6 +78,12 @@ class FakeNames:
         self.look_ups.append(name)
         return 7
 
+    async def producer_groups(self) -> dict[int, str]:
+        return {7: "shop"}
+
+    async def group_names(self) -> dict[int, str]:
+        return {group.group_id: name for name, group in self.groups.items()}
+
     def known_queue(self, queue_id: int) -> tuple[Topic, int] | None:
         return None
 

@@ -257,7 +257,7 @@ class Decisions:
     def __init__(self, outcome: Any) -> None:
         self.outcome, self.work = outcome, list[Any]()
 
-    async def decide(self, verdicts: Sequence[Any]) -> list[Any]:
+    async def decide(self, verdicts: Sequence[Any], may: object = None) -> list[Any]:
         self.work += verdicts
         return [self.outcome]
 

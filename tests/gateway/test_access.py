@@ -1,0 +1,132 @@
+"""Access by RocketMQ's protocol: the access key is the principal, and each call is judged as by ACL 2.0."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.rocketmq.access import NEEDS
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from producer_sdk import Admin, BearerToken, Connection
+from support.rocketmq_protocol import resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.brokers import BrokerProcess
+
+pytest_plugins = ["support.rocketmq_fixtures"]
+
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
+KEYS = {"shop": "its secret", "other": "another secret"}
+
+
+def test_every_call_has_an_entry() -> None:
+    # Telemetry tells what a client is, which is judged by itself.
+    assert {method.input_type.name for method in SERVICE.methods} == {*NEEDS, "TelemetryCommand"}
+
+
+def halfmq(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "halfmq_cli", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def guarded(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> BrokerProcess:
+    """A broker with the topics `orders` and `secrets`, of which the key `shop` may use the one and `other` none."""
+    (tmp_path / "keys").write_text("".join(f"{key}:{secret}\n" for key, secret in KEYS.items()))
+    tokens = tmp_path / "tokens.toml"
+    root = halfmq("access", "token", "root", f"--tokens={tokens}").strip()
+    broker = new_broker(
+        "sqlite", rocketmq_keys=tmp_path / "keys", access=True, access_tokens=tokens, access_without_tls=True
+    )
+    for rule in (
+        ("user:root", "all", "*", "*"),
+        ("user:shop", "PUB,SUB", "topic", "orders"),
+        ("user:shop", "SUB", "group", "readers"),
+    ):
+        halfmq("access", "grant", *rule, f"--database={broker.database}")
+    time.sleep(1.0)
+    with Admin(Connection(broker.endpoint, auth=BearerToken(root, without_tls=True))) as admin:
+        admin.create_topic("orders")
+        admin.create_topic("secrets")
+        admin.create_topic("others")
+        admin.create_group("readers")
+    return broker
+
+
+def message(topic: str, kind: int = definition_pb2.MessageType.NORMAL) -> Any:
+    from broker.rocketmq.ids import rocketmq_id
+    from broker.services.ids import new_id
+
+    made = definition_pb2.Message(topic=resource(topic), body=b"x")
+    made.system_properties.message_id = rocketmq_id(new_id())
+    made.system_properties.message_type = kind
+    return made
+
+
+async def test_calls_are_judged_by_their_key(guarded: BrokerProcess, connect_raw: Any) -> None:
+    shop = connect_raw(endpoint=guarded.endpoint, keys=("shop", KEYS["shop"]))
+    other = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
+    queue = definition_pb2.MessageQueue(topic=resource("secrets"))
+    calls: list[tuple[str, Any]] = [
+        ("QueryRoute", service_pb2.QueryRouteRequest(topic=resource("secrets"))),
+        ("QueryAssignment", service_pb2.QueryAssignmentRequest(topic=resource("secrets"), group=resource("readers"))),
+        ("SendMessage", service_pb2.SendMessageRequest(messages=[message("secrets")])),
+        (
+            "SendMessage",
+            service_pb2.SendMessageRequest(messages=[message("secrets", definition_pb2.MessageType.TRANSACTION)]),
+        ),
+        ("EndTransaction", service_pb2.EndTransactionRequest(topic=resource("secrets"), transaction_id="x")),
+        ("RecallMessage", service_pb2.RecallMessageRequest(topic=resource("secrets"), recall_handle="x")),
+        ("AckMessage", service_pb2.AckMessageRequest(topic=resource("secrets"), group=resource("readers"))),
+        (
+            "ChangeInvisibleDuration",
+            service_pb2.ChangeInvisibleDurationRequest(topic=resource("secrets"), group=resource("readers")),
+        ),
+        ("UpdateOffset", service_pb2.UpdateOffsetRequest(message_queue=queue, group=resource("readers"))),
+        ("GetOffset", service_pb2.GetOffsetRequest(message_queue=queue, group=resource("readers"))),
+        ("QueryOffset", service_pb2.QueryOffsetRequest(message_queue=queue)),
+    ]
+    for method, request in calls:
+        for client in (shop, other):
+            response = await client.call(method, request)
+            assert response.status.code == Code.FORBIDDEN, (method, response)
+    received = service_pb2.ReceiveMessageRequest(message_queue=queue, group=resource("readers"), batch_size=1)
+    assert (await shop.collect("ReceiveMessage", received)).code == Code.FORBIDDEN
+    sent = await shop.call("SendMessage", service_pb2.SendMessageRequest(messages=[message("orders")]))
+    assert sent.status.code == Code.OK
+    refused = await other.call("SendMessage", service_pb2.SendMessageRequest(messages=[message("orders")]))
+    assert refused.status.code == Code.FORBIDDEN
+
+
+async def test_verdicts_are_of_those_who_may_send_to_the_topic(guarded: BrokerProcess, connect_raw: Any) -> None:
+    shop = connect_raw(endpoint=guarded.endpoint, keys=("shop", KEYS["shop"]))
+    other = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
+    halfmq("access", "grant", "user:other", "PUB", "topic", "others", f"--database={guarded.database}")
+    half = service_pb2.SendMessageRequest(messages=[message("orders", definition_pb2.MessageType.TRANSACTION)])
+    sent = await shop.call("SendMessage", half)
+    assert sent.status.code == Code.OK
+
+    def ending(topic: str) -> Any:
+        return service_pb2.EndTransactionRequest(
+            topic=resource(topic),
+            message_id=sent.entries[0].message_id,
+            transaction_id=sent.entries[0].transaction_id,
+            resolution=definition_pb2.TransactionResolution.COMMIT,
+            source=definition_pb2.TransactionSource.SOURCE_CLIENT,
+        )
+
+    time.sleep(1.0)  # noqa: ASYNC251 - nothing else runs here
+    assert (await other.call("EndTransaction", ending("orders"))).status.code == Code.FORBIDDEN
+    # Nor by naming a topic that it may send to.
+    assert (await other.call("EndTransaction", ending("others"))).status.code == Code.INVALID_TRANSACTION_ID
+    assert (await shop.call("EndTransaction", ending("orders"))).status.code == Code.OK
