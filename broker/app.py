@@ -8,6 +8,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from broker.api.access import ChangeRecorder
 from broker.assembly import assemble, make_gate, make_gateway
 from broker.config_sources import seen_by_all
 from broker.errors import ConfigurationError
@@ -78,6 +79,7 @@ class Broker:
             max_request_bytes=config.max_request_bytes,
             observer=self._observer,
             gate=gate,
+            recorder=ChangeRecorder(parts.audit),
         )
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
@@ -87,6 +89,7 @@ class Broker:
             await self._store.start()
             if gate is not None:
                 await parts.rights.refresh()
+                await parts.quotas.refresh()
                 await gate.start()
             await self._server.listen()
         except BaseException:

@@ -6,21 +6,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.api.access import Gate
+from broker.maintenance.audit_recorder import AuditRecorder
 from broker.maintenance.clock_synchroniser import ClockSynchroniser
 from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.end_offset_watcher import EndOffsetWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
+from broker.maintenance.quota_watcher import QuotaWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.rules_watcher import RulesWatcher
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.ports.observer import NO_OBSERVER, Observer
+from broker.services.auditing import Audit
 from broker.services.catalog import Catalog, CatalogConfig
 from broker.services.consuming.config import DeliveryConfig
 from broker.services.consuming.delivery import DeliveryService
 from broker.services.consuming.reading import QueueReader
 from broker.services.consuming.receipts import ReceiptService
 from broker.services.forwarding import ForwardService
+from broker.services.operating.access import AccessOperations
 from broker.services.operating.dead_letters import DeadLetterService
 from broker.services.operating.groups import GroupService
 from broker.services.operating.queries import MessageQueries
@@ -34,6 +38,7 @@ from broker.services.producing.sending import SendService
 from broker.services.producing.submissions import SubmissionService
 from broker.services.producing.transactions import TransactionService
 from broker.services.producing.validation import MessageValidator
+from broker.services.quotas import Quotas
 from broker.services.rights import Rights
 from broker.services.wakeups import Wakeups
 from broker.storage.adapters.store import Store
@@ -73,6 +78,9 @@ class Parts:
     dead_letters: DeadLetterService
     operations: TransactionOperations
     queries: MessageQueries
+    access: AccessOperations
+    audit: Audit
+    quotas: Quotas
     rights: Rights
     loops: list[Loop]
 
@@ -89,9 +97,10 @@ def assemble(
         lanes=LaneConfig(reconnect_timeout=config.reconnect_timeout, observer=observer),
         keep_history=config.history_hours > 0,
     )
-    rights = Rights(store)
+    audit, quotas = Audit(store), Quotas(store)
+    rights = Rights(store, audit, quotas)
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
-    catalog = Catalog(store, store, store, _catalog_config(config))
+    catalog = Catalog(store, store, store, _catalog_config(config), quotas)
     validator = MessageValidator(catalog, store.clock, config.limits())
     transactions = TransactionService(store, catalog, validator, positions, wakeups)
     sending = SendService(store, validator, positions, wakeups)
@@ -115,9 +124,13 @@ def assemble(
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
+        access=AccessOperations(store, store, store),
+        audit=audit,
+        quotas=quotas,
         rights=rights,
         loops=[
-            *([RulesWatcher(rights)] if config.access else []),
+            *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
+            AuditRecorder(audit),
             TransactionChecker(store, sessions, policy, store.clock),
             EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),
@@ -129,6 +142,7 @@ def assemble(
                 keep_ops=config.retention,
                 keep_events=int(config.history_hours * 3600e6),
                 keep_leftovers=int(config.sink_hours * 3600e6),
+                keep_audit=int(config.audit_days * 24 * 3600e6),
             ),
         ],
     )

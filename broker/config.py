@@ -30,6 +30,7 @@ BOUNDS = {
     "answer_timeout": (0.1, 3600),
     "reconnect_timeout": (0.01, 3600),
     "jwt_clock_skew": (0, 3600),
+    "audit_days": (1, 100 * 366),
     "rocketmq_signature_window": (0, 86_400),
     "rocketmq_min_invisible": (0.1, 3600),
 }
@@ -102,6 +103,7 @@ class BrokerConfig:
         jwt_audience: what the claim aud of JWTs has to name.
         jwt_issuer: what their claim iss has to be; empty: any.
         jwt_clock_skew: seconds that this machine's clock may differ from the issuer's.
+        audit_days: days that records of who did what are kept.
         rocketmq: also speak the protocol of RocketMQ's official clients; needs the extra [rocketmq].
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
         rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
@@ -148,6 +150,7 @@ class BrokerConfig:
     jwt_audience: str = ""
     jwt_issuer: str = ""
     jwt_clock_skew: float = 30.0
+    audit_days: float = 366.0
     rocketmq: bool = False
     rocketmq_endpoints: str = ""
     rocketmq_keys: str = ""

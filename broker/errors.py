@@ -111,9 +111,9 @@ class StaleReceipt(Refused):
 class Overloaded(BrokerError):
     """Too much is waiting already."""
 
-    def __init__(self, message: str, *, retry_after: float) -> None:
-        """Takes the seconds after which a retry may succeed."""
-        super().__init__(message, reason="OVERLOADED")
+    def __init__(self, message: str, *, retry_after: float, reason: str = "OVERLOADED") -> None:
+        """Takes the seconds after which a retry may succeed; QUOTA_EXCEEDED: a tenant uses too much."""
+        super().__init__(message, reason=reason)
         self.retry_after = retry_after
 
 

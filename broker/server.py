@@ -163,7 +163,9 @@ class Server:
         transactions = TransactionServicer(
             parts.transactions, parts.operations, parts.sessions, parts.catalog, parts.answers, self._config.name
         )
-        admin = AdminServicer(parts.topics, parts.groups, parts.dead_letters, parts.operations, parts.store.clock)
+        admin = AdminServicer(
+            parts.topics, parts.groups, parts.dead_letters, parts.operations, parts.access, parts.store.clock
+        )
         transaction_pb2_grpc.add_TransactionServiceServicer_to_server(transactions, server)
         producer_pb2_grpc.add_ProducerServiceServicer_to_server(
             ProducerServicer(parts.sending, parts.forwarding), server

@@ -93,6 +93,7 @@ def serve(
     jwt_clock_skew: Annotated[
         float | None, typer.Option(help="Seconds that the issuer's clock may differ [30].")
     ] = None,
+    audit_days: Annotated[float | None, typer.Option(help="Days that records of who did what are kept [366].")] = None,
     rocketmq: Annotated[bool | None, typer.Option(help="Serve RocketMQ's official clients, too [off].")] = None,
     rocketmq_endpoints: Annotated[
         str | None, typer.Option(help="Addresses to announce to them; those that they use [none].")

@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.json_format import MessageToJson
+
 from broker.domain.access import Action, Kind, Need
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
-from broker.errors import Denied, Unauthenticated
-from broker.services.rights import CALLER, Caller
+from broker.errors import BrokerError, Denied, Unauthenticated
+from broker.ports.audit import AuditOutcome, AuditRecord
+from broker.services.rights import CALLER, LONGEST_NAME, NOBODY, Caller, action_name, resource_name
+from broker.wire.credentials.authentication import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from broker.services.auditing import Audit
     from broker.services.rights import Rights
     from broker.wire.credentials.authentication import Credentials
 
@@ -30,11 +36,17 @@ class Entry:
         needs: from its request, or from the first one of a stream: all of them are needed.
         items: its servicer judges more, item by item, or once it knows what an id stands for.
         open: it needs no principal.
+        changes: it changes what operators set, and is recorded before it is made: the resource, if `needs` tells none.
+        sends: how many messages it sends, for the rates of tenants.
+        waits: what it sends waits for a verdict.
     """
 
     needs: Callable[[Any], Iterable[Need]] = lambda _: ()
     items: bool = False
     open: bool = False
+    changes: Callable[[Any], str] | None = None
+    sends: Callable[[Any], int] | None = None
+    waits: bool = False
 
 
 def _topic(action: Action) -> Callable[[Any], Iterable[Need]]:
@@ -92,12 +104,35 @@ def _set_filter(request: Any) -> list[Need]:
     return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, topic)]
 
 
+def _access(action: Action, name: str = "access") -> Callable[[Any], Iterable[Need]]:
+    return lambda _: [Need(action, Kind.CLUSTER, name)]
+
+
+def _changing(needs: Callable[[Any], Iterable[Need]]) -> Entry:
+    """A call that is recorded, as one about what it needs first."""
+    return Entry(needs, changes=lambda request: resource_name(next(iter(needs(request)))))
+
+
+def _granting(request: Any) -> str:
+    return f"access {request.rule.subject}"
+
+
+def _sends(request: Any) -> int:
+    return len(request.messages)
+
+
+def _prepares(request: Any) -> int:
+    return sum(len(each.messages) for each in request.transactions)
+
+
 MOST_MESSAGES = Limits().max_items
+LONGEST_DETAIL = 4000
+"""Characters of a request that are recorded."""
 _V1, _ITEMS, _OPEN = "/halfmq.v1.", Entry(items=True), Entry(open=True)
 
 CALLS: Mapping[str, Entry] = {
     f"{_V1}TransactionService/Prepare": Entry(
-        lambda request: [Need(Action.PUB, Kind.GROUP, request.producer_group)], items=True
+        lambda request: [Need(Action.PUB, Kind.GROUP, request.producer_group)], items=True, sends=_prepares, waits=True
     ),
     f"{_V1}TransactionService/Commit": _ITEMS,
     f"{_V1}TransactionService/Rollback": _ITEMS,
@@ -105,8 +140,8 @@ CALLS: Mapping[str, Entry] = {
         lambda first: [Need(Action.CHECK, Kind.GROUP, first.register.producer_group)]
     ),
     f"{_V1}TransactionService/GetTransaction": _ITEMS,
-    f"{_V1}ProducerService/Send": _ITEMS,
-    f"{_V1}ProducerService/SendAndAck": Entry(lambda request: _topics_of(request.messages), items=True),
+    f"{_V1}ProducerService/Send": Entry(items=True, sends=_sends),
+    f"{_V1}ProducerService/SendAndAck": Entry(lambda request: _topics_of(request.messages), items=True, sends=_sends),
     f"{_V1}ProducerService/Recall": _ITEMS,
     f"{_V1}ConsumerService/Consume": Entry(lambda first: _subscription(first.subscribe), items=True),
     f"{_V1}ConsumerService/Pull": Entry(_subscription),
@@ -117,31 +152,41 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}ConsumerService/MeasureQueue": Entry(_topic(Action.SUB)),
     f"{_V1}ConsumerService/QueueOffsets": Entry(_offsets),
     f"{_V1}ConsumerService/CommitOffsets": Entry(_offsets),
-    f"{_V1}AdminService/CreateTopic": Entry(lambda r: [Need(Action.CREATE, Kind.TOPIC, r.topic.name)]),
+    f"{_V1}AdminService/CreateTopic": _changing(lambda r: [Need(Action.CREATE, Kind.TOPIC, r.topic.name)]),
     f"{_V1}AdminService/ListTopics": _ITEMS,
     f"{_V1}AdminService/DescribeTopic": Entry(_topic(Action.GET)),
-    f"{_V1}AdminService/UpdateTopic": Entry(_topic(Action.UPDATE)),
-    f"{_V1}AdminService/DeleteTopic": Entry(_topic(Action.DELETE)),
-    f"{_V1}AdminService/CreateGroup": Entry(lambda r: [Need(Action.CREATE, Kind.GROUP, r.group.name)]),
+    f"{_V1}AdminService/UpdateTopic": _changing(_topic(Action.UPDATE)),
+    f"{_V1}AdminService/DeleteTopic": _changing(_topic(Action.DELETE)),
+    f"{_V1}AdminService/CreateGroup": _changing(lambda r: [Need(Action.CREATE, Kind.GROUP, r.group.name)]),
     f"{_V1}AdminService/ListGroups": _ITEMS,
     f"{_V1}AdminService/DescribeGroup": Entry(_group(Action.GET)),
-    f"{_V1}AdminService/UpdateGroup": Entry(_group(Action.UPDATE)),
-    f"{_V1}AdminService/PauseGroup": Entry(_group(Action.OPERATE)),
-    f"{_V1}AdminService/SeekGroup": Entry(_seek),
-    f"{_V1}AdminService/SetFilter": Entry(_set_filter),
+    f"{_V1}AdminService/UpdateGroup": _changing(_group(Action.UPDATE)),
+    f"{_V1}AdminService/PauseGroup": _changing(_group(Action.OPERATE)),
+    f"{_V1}AdminService/SeekGroup": _changing(_seek),
+    f"{_V1}AdminService/SetFilter": _changing(_set_filter),
     f"{_V1}AdminService/ListDeadLetters": Entry(_group(Action.GET)),
-    f"{_V1}AdminService/RedriveDeadLetters": Entry(_redrive),
-    f"{_V1}AdminService/DeleteGroup": Entry(_group(Action.DELETE)),
+    f"{_V1}AdminService/RedriveDeadLetters": _changing(_redrive),
+    f"{_V1}AdminService/DeleteGroup": _changing(_group(Action.DELETE)),
     f"{_V1}AdminService/ListTransactions": Entry(_transactions, items=True),
-    f"{_V1}AdminService/ResolveTransaction": _ITEMS,
+    f"{_V1}AdminService/ResolveTransaction": Entry(
+        items=True, changes=lambda request: f"transaction {request.transaction_id}"
+    ),
+    f"{_V1}AdminService/GrantAccess": Entry(_access(Action.UPDATE), changes=_granting),
+    f"{_V1}AdminService/RevokeAccess": Entry(_access(Action.UPDATE), changes=lambda _: "access"),
+    f"{_V1}AdminService/ListAccessRules": Entry(_access(Action.LIST)),
+    f"{_V1}AdminService/SetQuota": Entry(
+        _access(Action.UPDATE), changes=lambda request: f"tenant {request.quota.tenant}"
+    ),
+    f"{_V1}AdminService/ListQuotas": Entry(_access(Action.LIST)),
+    f"{_V1}AdminService/ListAuditRecords": Entry(_access(Action.LIST, "audit")),
     f"{_V1}QueryService/GetMessage": _ITEMS,
     f"{_V1}QueryService/FindMessages": Entry(_topic(Action.GET)),
     f"{_V1}QueryService/GetTimeline": _ITEMS,
-    f"{_V1}SinkService/PrepareEpoch": Entry(lambda r: [*_epoch(r), *_topics_of(r.messages)]),
-    f"{_V1}SinkService/CommitEpoch": Entry(_commit_epoch),
+    f"{_V1}SinkService/PrepareEpoch": Entry(lambda r: [*_epoch(r), *_topics_of(r.messages)], sends=_sends),
+    f"{_V1}SinkService/CommitEpoch": Entry(_commit_epoch, sends=_prepares),
     f"{_V1}SinkService/AbortEpoch": Entry(_epoch),
     f"{_V1}SinkService/GetSink": Entry(lambda request: [Need(Action.GET, Kind.SINK, request.sink)]),
-    f"{_V1}SinkService/DeleteSink": Entry(lambda request: [Need(Action.DELETE, Kind.SINK, request.sink)]),
+    f"{_V1}SinkService/DeleteSink": _changing(lambda request: [Need(Action.DELETE, Kind.SINK, request.sink)]),
     # Whether a broker serves is for load balancers, too.
     "/grpc.health.v1.Health/Check": _OPEN,
     "/grpc.health.v1.Health/List": _OPEN,
@@ -185,14 +230,24 @@ class Gate:
         Raises:
             Unauthenticated: nobody who is known.
             Denied: the method has no entry.
+            Overloaded: the tenant has used up its quota.
         """
         entry = self._calls.get(method)
+        # Whoever judges calls later finds nobody, unless somebody is known.
+        caller = Caller(NOBODY, self._rights, call_name(method), address_of(context.peer()))
+        CALLER.set(caller)
         if (entry is not None and entry.open) or method.startswith(self._judging):
             return
-        principal = await self._credentials.principal(context)
+        try:
+            caller = caller.as_known(await self._credentials.principal(context))
+        except Unauthenticated:
+            caller.not_known()
+            raise
+        CALLER.set(caller)
         if entry is None:
             raise Denied
-        CALLER.set(Caller(principal, self._rights))
+        if entry.sends is not None:
+            caller.enter_send(waits=entry.waits)
 
     async def look_again(self, method: str, context: Any) -> None:
         """Finds out whether the caller of a stream is still known by what it has shown, as the same principal.
@@ -201,7 +256,9 @@ class Gate:
             Unauthenticated: it is not.
         """
         caller = CALLER.get()
-        if caller.principal is not None and await self._credentials.principal(context) != caller.principal:
+        if caller.principal is None or method.startswith(self._judging):
+            return
+        if await self._credentials.principal(context) != caller.principal:
             raise Unauthenticated
 
     def judge(self, method: str, request: Any) -> Callable[[], None]:
@@ -215,9 +272,20 @@ class Gate:
         entry = self._calls[method]
         if entry.open:
             return _nothing
-        permit = _Permit(CALLER.get(), list(entry.needs(request)))
+        caller = CALLER.get()
+        permit = _Permit(caller, list(entry.needs(request)))
         permit.judge()
+        if entry.sends is not None and caller.tenant:
+            caller.sent(entry.sends(request), request.ByteSize())
         return permit.again
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Counts a stream of the current caller's tenant while it lasts.
+
+        Raises:
+            Overloaded: the tenant has as many as it may have.
+        """
+        return CALLER.get().stream()
 
 
 class _Permit:
@@ -229,8 +297,7 @@ class _Permit:
         self._caller, self._needs, self._version = caller, needs, caller.version
 
     def judge(self) -> None:
-        if not all(self._caller.may(need.action, need.kind, need.name) for need in self._needs):
-            raise Denied
+        self._caller.require(self._needs)
 
     def again(self) -> None:
         """Judges it again where the rules have changed; raises Denied."""
@@ -241,3 +308,47 @@ class _Permit:
 
 def _nothing() -> None:
     return
+
+
+class ChangeRecorder:
+    """Records calls that change what operators set, before they are made, and those of them that failed."""
+
+    def __init__(self, audit: Audit, calls: Mapping[str, Entry] = CALLS) -> None:
+        """Takes the record, and the table."""
+        self._audit = audit
+        self._calls = calls
+
+    def records(self, method: str) -> bool:
+        """Whether calls of a method are recorded."""
+        entry = self._calls.get(method)
+        return entry is not None and entry.changes is not None
+
+    async def changing(self, method: str, request: Any, context: Any) -> AuditRecord:
+        """Records a call.
+
+        Raises:
+            StorageUnavailable: it cannot be recorded; the call must not be made.
+        """
+        entry = self._calls[method]
+        assert entry.changes is not None  # noqa: S101 - see `records`
+        need = next(iter(entry.needs(request)), None)
+        record = AuditRecord(
+            CALLER.get().name,
+            address_of(context.peer()),
+            call_name(method),
+            action_name(need.action if need is not None else Action.OPERATE),
+            entry.changes(request)[:LONGEST_NAME],
+            AuditOutcome.ALLOWED,
+            detail=MessageToJson(request, preserving_proto_field_name=True, indent=None)[:LONGEST_DETAIL],
+        )
+        await self._audit.changing(record)
+        return record
+
+    def failed(self, record: AuditRecord, error: Exception) -> None:
+        """Notes that a recorded call failed."""
+        self._audit.failed(record, error.reason if isinstance(error, BrokerError) else type(error).__name__)
+
+
+def call_name(method: str) -> str:
+    """A method as it is recorded: its service without package, and its name."""
+    return method.rpartition(".")[2].lstrip("/")

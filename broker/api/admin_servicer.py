@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.api.access_admin_servicer import AccessAdminServicer
 from broker.api.converters import transactions
 from broker.api.group_admin_servicer import GroupAdminServicer
 from broker.api.topic_admin_servicer import TopicAdminServicer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.domain.clock import Clock
+    from broker.services.operating.access import AccessOperations
     from broker.services.operating.dead_letters import DeadLetterService
     from broker.services.operating.groups import GroupService
     from broker.services.operating.topics import TopicService
@@ -38,7 +40,7 @@ _LISTED = {
 }
 
 
-class AdminServicer(TopicAdminServicer, GroupAdminServicer):
+class AdminServicer(TopicAdminServicer, GroupAdminServicer, AccessAdminServicer):
     """Implements AdminService: administration."""
 
     def __init__(
@@ -47,6 +49,7 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
         groups: GroupService,
         dead_letters: DeadLetterService,
         transactions: TransactionOperations,
+        access: AccessOperations,
         clock: Clock,
     ) -> None:
         """Takes the services it exposes, and the database's clock."""
@@ -54,6 +57,7 @@ class AdminServicer(TopicAdminServicer, GroupAdminServicer):
         self._groups = groups
         self._dead_letters = dead_letters
         self._transactions = transactions
+        self._access = access
         self._clock = clock
 
     async def ListTransactions(

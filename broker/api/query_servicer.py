@@ -66,8 +66,9 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     ) -> query_pb2.GetTimelineResponse:
         """Returns the events of a message."""
         response = query_pb2.GetTimelineResponse()
-        may = CALLER.get().judge(Action.GET, Kind.TOPIC)
-        for event in await self._queries.timeline(*parse_message_id(request.message_id), may):
+        caller = CALLER.get()
+        may, may_group = (caller.judge(Action.GET, kind) for kind in (Kind.TOPIC, Kind.GROUP))
+        for event in await self._queries.timeline(*parse_message_id(request.message_id), may, may_group):
             await self._add(response, event, request.message_id)
         return response
 

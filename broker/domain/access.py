@@ -15,6 +15,7 @@ from ipaddress import ip_address, ip_network
 from operator import or_
 from typing import TYPE_CHECKING
 
+from broker.domain.tenancy import tenant_of
 from broker.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -142,7 +143,9 @@ class Rules:
             self._by_subject.setdefault(rule.subject, []).append(rule)
 
     def allow(self, principal: Principal, need: Need) -> bool:
-        """Whether a principal may do this."""
+        """Whether a principal may do this; who has a tenant may do nothing outside of it, whatever the rules say."""
+        if principal.tenant and (need.kind is Kind.CLUSTER or tenant_of(need.name) != principal.tenant):
+            return False
         address = _address(principal.address)
         closest: Rule | None = None
         for subject in principal.subjects:

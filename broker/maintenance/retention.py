@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 INTERVAL = 30.0
 KEEP_REFUSED = 30 * 24 * 3600 * 1_000_000
 """Microseconds that submissions which were refused stay for an operator."""
+KEEP_AUDIT = 366 * 24 * 3600 * 1_000_000
 SEEN_EVERY = 3600 * 1_000_000
 TASK = "retention"
 PAGE = 1000
@@ -26,7 +27,14 @@ class RetentionSweeper(Loop):
     name = "retention"
 
     def __init__(
-        self, store: RetentionStore, *, keep_ops: int, keep_events: int, keep_leftovers: int, interval: float = INTERVAL
+        self,
+        store: RetentionStore,
+        *,
+        keep_ops: int,
+        keep_events: int,
+        keep_leftovers: int,
+        keep_audit: int = KEEP_AUDIT,
+        interval: float = INTERVAL,
     ) -> None:
         """Takes the storage and the retention times.
 
@@ -35,6 +43,7 @@ class RetentionSweeper(Loop):
             keep_ops: microseconds that op records are kept, and absent members of broadcasting groups.
             keep_events: microseconds that records of deliveries are kept.
             keep_leftovers: microseconds that half messages of a sink wait for their epoch.
+            keep_audit: microseconds that records of who did what are kept.
             interval: seconds between two rounds.
         """
         super().__init__(interval)
@@ -42,6 +51,7 @@ class RetentionSweeper(Loop):
         self._keep_ops = keep_ops
         self._keep_events = keep_events
         self._keep_leftovers = keep_leftovers
+        self._keep_audit = keep_audit
 
     async def run_once(self) -> None:
         """One round over all topics, op records and dedup keys, if it is this broker's turn.
@@ -58,6 +68,7 @@ class RetentionSweeper(Loop):
         await self._all_of("records of deliveries", lambda: store.trim_events(self._keep_events))
         await self._all_of("half messages of sinks", lambda: store.drop_sink_leftovers(self._keep_leftovers))
         await self._all_of("refused submissions", lambda: store.trim_refused_submissions(KEEP_REFUSED))
+        await self._all_of("records of who did what", lambda: store.trim_audit(self._keep_audit))
         # Present members record it every hour.
         unseen = max(self._keep_ops, 2 * SEEN_EVERY)
         await self._all_of("members of broadcasting groups", lambda: store.forget_members(unseen, PAGE))

@@ -1,4 +1,4 @@
-"""Access rules: the storage's port, and its values."""
+"""Access rules and quotas: the storage's ports, and their values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.access import Rule
+    from broker.domain.tenancy import Quota, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +46,29 @@ class RuleStore(Protocol):
 
     async def revoke(self, rule_ids: Sequence[int]) -> list[StoredRule]:
         """Removes rules; returns those that were there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuota:
+    """A quota as it is stored; when it was set (microseconds), and by whom."""
+
+    quota: Quota
+    set_at: int
+    set_by: str
+
+
+class QuotaStore(Protocol):
+    """What tenants may use, and what they use."""
+
+    async def quotas(self) -> list[StoredQuota]:
+        """All quotas, by tenant."""
+        ...
+
+    async def set_quota(self, quota: Quota, set_by: str) -> StoredQuota:
+        """Sets a tenant's quota; one without limits is removed."""
+        ...
+
+    async def usage(self, quota: Quota, tenant: str) -> Usage:
+        """What a tenant uses of what the quota limits."""
         ...

@@ -56,6 +56,10 @@ class RetentionStore(Protocol):
         """Deletes some of the oldest messages of a topic that exceeds its size; returns how many."""
         ...
 
+    async def trim_audit(self, kept: int) -> int:
+        """Deletes some records of who did what that are older than `kept` microseconds; returns how many."""
+        ...
+
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         """The ids of deleted topics with remaining data, in order."""
         ...

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Principal
 from broker.domain.limits import check_client_id
+from broker.domain.tenancy import tenant_of
 from broker.errors import ConfigurationError
 from broker.rocketmq.codes import BadRequest, Unauthorized
 from broker.rocketmq.protocol import Code
-from broker.services import rights as services
 from broker.services.rights import CALLER
 from broker.wire.credentials.authentication import address_of
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from broker.services.rights import Rights
 
+ACCESS_KEY = "key:"
+"""Before the names of those who sign with an access key."""
 _AUTHORIZATION = re.compile(
     r"MQv2-HMAC-SHA1\s+Credential=(?P<key>[^,/\s]*)[^,]*,\s*SignedHeaders=x-mq-date-time,\s*Signature=(?P<sign>[0-9a-fA-F]+)"
 )
@@ -83,7 +85,8 @@ class Callers:
         client_id = headers.get("x-mq-client-id", "")
         check_client_id(client_id, "x-mq-client-id")
         if self._rights is not None:
-            CALLER.set(services.Caller(Principal(key, address=address_of(context.peer())), self._rights))
+            principal = Principal(ACCESS_KEY + key, tenant=tenant_of(key), address=address_of(context.peer()))
+            CALLER.set(CALLER.get().as_known(principal))
             # The same id of another principal is another client: what the one may be asked is nothing for the other.
             client_id = f"{key}/{client_id}" if client_id else ""
             check_client_id(client_id, "x-mq-client-id")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.ports.groups import GroupNames
     from broker.ports.topics import TopicNames
     from broker.ports.transactions import ProducerGroups
+    from broker.services.quotas import Quotas
 
 CACHED_FOR = 2.0
 """Seconds for which a consumer group is cached."""
@@ -58,12 +59,14 @@ class Catalog:
         groups: GroupNames,
         producer_groups: ProducerGroups,
         config: CatalogConfig | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        """Takes the ports of names, and the defaults."""
+        """Takes the ports of names, the defaults, and what tenants may use."""
         self._topics = topics
         self._groups = groups
         self._producer_groups = producer_groups
         self.config = config or CatalogConfig()
+        self._quotas = quotas
         self._cached_groups: dict[str, tuple[float, ConsumerGroup]] = {}
         self._producer_group_ids: dict[str, int] = {}
         self.numbered_producer_groups = Numbered(producer_groups.producer_groups)
@@ -187,10 +190,18 @@ class Catalog:
         self._topics.forget_topics(names)
 
     async def producer_group_id(self, name: str) -> int:
-        """The number of a producer group. Producer groups are created when first named."""
+        """The number of a producer group. Producer groups are created when first named.
+
+        Raises:
+            Overloaded: its tenant has as many as it may have.
+        """
         known = self._producer_group_ids.get(name)
         if known is None:
             check_group_name(name, "producer_group")
+            if self._quotas is not None and self._quotas.limits_groups(name):
+                existing = await self._producer_groups.producer_groups()
+                if name not in existing.values():
+                    await self._quotas.create(name, group=True)
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
         return known
 
@@ -212,6 +223,8 @@ class Catalog:
             wanted.compression or Compression.NONE,
         )
         settings.check("topic.")
+        if self._quotas is not None:
+            await self._quotas.create(name, group=False)
         return await self._topics.create_topic(name, settings)
 
     async def create_group(
@@ -227,6 +240,8 @@ class Catalog:
         settings = settings or GroupSettings()
         check_group_name(name, "group.name")
         check_settings({"max_attempts": settings.max_attempts, "retry_delays": settings.retry_delays}, "group.")
+        if self._quotas is not None:
+            await self._quotas.create(name, group=True)
         dead_letters = TopicSettings(queue_count=1, retention=self.config.retention)
         group = await self._groups.create_group(name, settings, dead_letters, most=most)
         self._cached_groups.pop(name, None)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.access import Need, Principal, Rules
-from broker.errors import InvalidArgument
+from broker.errors import Denied, InvalidArgument
+from broker.ports.audit import AuditOutcome, AuditRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from broker.domain.access import Action, Kind
     from broker.ports.access import RuleStore
+    from broker.services.auditing import Audit
+    from broker.services.quotas import Quotas
 
 MOST_REMEMBERED = 50_000
 """Answers that are remembered until the rules change."""
@@ -30,11 +34,15 @@ class Rights:
 
     Attributes:
         version: grows whenever the rules have changed.
+        audit: notes what is refused.
+        quotas: what tenants may use.
     """
 
-    def __init__(self, store: RuleStore) -> None:
-        """Nothing is allowed until `refresh`."""
+    def __init__(self, store: RuleStore, audit: Audit | None = None, quotas: Quotas | None = None) -> None:
+        """Nothing is allowed until `refresh`; takes what notes refusals, and what tenants may use."""
         self._store = store
+        self.audit = audit
+        self.quotas = quotas
         self._state: tuple[int, int] | None = None
         self._rules = Rules()
         self._answers: dict[tuple[Principal, Need], bool] = {}
@@ -123,6 +131,16 @@ class Numbered:
             self._reading = None
 
 
+def action_name(action: Action) -> str:
+    """As it is recorded; of several of which one is enough, the first."""
+    return next((each.name or "" for each in action), "")
+
+
+def resource_name(need: Need) -> str:
+    """As it is recorded."""
+    return f"{need.kind} {need.name[:LONGEST_NAME]}"
+
+
 NOBODY = Principal("")
 """Stands for a caller who is not known; rules name nobody like this."""
 
@@ -130,15 +148,31 @@ NOBODY = Principal("")
 class Caller:
     """Who makes the current call, for servicers that judge items."""
 
-    def __init__(self, principal: Principal | None = None, rights: Rights | None = None) -> None:
-        """Takes the principal and the rights; without them everything is allowed."""
+    def __init__(
+        self, principal: Principal | None = None, rights: Rights | None = None, call: str = "", address: str = ""
+    ) -> None:
+        """Takes the principal, the rights, the call and its address; without rights everything is allowed.
+
+        `call` is its name in the record of what was refused, such as `AdminService/DeleteTopic`.
+        """
         self.principal = principal
+        self.call = call
+        self.address = address
         self._rights = rights
 
     @property
     def name(self) -> str:
         """The principal's name; empty if access is off."""
         return self.principal.name if self.principal is not None else ""
+
+    @property
+    def tenant(self) -> str:
+        """Their tenant; empty if they have none."""
+        return self.principal.tenant if self.principal is not None else ""
+
+    def as_known(self, principal: Principal) -> Caller:
+        """The same call, by somebody who is known now."""
+        return Caller(principal, self._rights, self.call, principal.address)
 
     @property
     def version(self) -> int:
@@ -155,8 +189,56 @@ class Caller:
         judge = self.judge(action, kind)
         return judge is None or judge(name)
 
+    def not_known(self) -> None:
+        """Records that nobody who is known makes this call."""
+        if self._rights is not None and self._rights.audit is not None:
+            self._rights.audit.refused(AuditRecord("", self.address, self.call, "", "", AuditOutcome.UNAUTHENTICATED))
+
+    def enter_send(self, *, waits: bool = False) -> None:
+        """Lets a call in that sends; `waits`: half messages.
+
+        Raises:
+            Overloaded: the tenant has used up its quota.
+        """
+        if self.tenant and self._rights is not None and self._rights.quotas is not None:
+            self._rights.quotas.enter_send(self.tenant)
+            if waits:
+                self._rights.quotas.prepare(self.tenant)
+
+    def sent(self, messages: int, size: int) -> None:
+        """Counts what a call sends."""
+        if self.tenant and self._rights is not None and self._rights.quotas is not None:
+            self._rights.quotas.sent(self.tenant, messages, size)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Counts a stream of the tenant while it lasts.
+
+        Raises:
+            Overloaded: the tenant has as many as it may have.
+        """
+        quotas = self._rights.quotas if self._rights is not None and self.tenant else None
+        if quotas is not None:
+            quotas.open_stream(self.tenant)
+        try:
+            yield
+        finally:
+            if quotas is not None:
+                quotas.close_stream(self.tenant)
+
+    def require(self, needs: Iterable[Need]) -> None:
+        """Judges what a call needs; a refusal is recorded.
+
+        Raises:
+            Denied: something of it is not allowed.
+        """
+        for need in needs:
+            if not self.may(need.action, need.kind, need.name):
+                self._denied(need)
+                raise Denied
+
     def not_allowed(self, action: Action, kind: Kind, names: Iterable[str], most: int) -> frozenset[str]:
-        """With which of these they may not do this.
+        """With which of these they may not do this; refusals are recorded.
 
         Raises:
             InvalidArgument: they are too many different ones to be judged.
@@ -166,7 +248,17 @@ class Caller:
         different = set(names)
         if len(different) > most:
             raise InvalidArgument(f"{len(different)} topics in one request; {most} are allowed.", field="topic")
-        return frozenset({name for name in different if not self.may(action, kind, name)})
+        refused = frozenset({name for name in different if not self.may(action, kind, name)})
+        for name in refused:
+            self._denied(Need(action, kind, name))
+        return refused
+
+    def _denied(self, need: Need) -> None:
+        if self._rights is not None and self._rights.audit is not None:
+            record = AuditRecord(
+                self.name, self.address, self.call, action_name(need.action), resource_name(need), AuditOutcome.DENIED
+            )
+            self._rights.audit.refused(record)
 
     def judge(self, action: Action, kind: Kind) -> Judge | None:
         """Whether they may do this, by name; None: with everything."""

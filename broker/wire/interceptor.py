@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 import uuid
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +26,7 @@ from broker.wire.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractContextManager
 
 logger = logging.getLogger("halfmq.api")
 _of_clients = ThrottledLog(logger)
@@ -42,6 +43,8 @@ LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
 MORE_STREAMS = 100
+HEALTH = "/grpc.health.v1.Health/"
+MOST_WATCHES = 1000
 LOOK_AGAIN = 5.0
 """Seconds between two looks whether the caller of a stream is still known."""
 STILL_WRITING = 0.1
@@ -69,6 +72,26 @@ class Gate(Protocol):
         """Judges a request, or the first one of a stream; returns how to judge it again. Both raise BrokerError."""
         ...
 
+    def stream(self) -> AbstractContextManager[None]:
+        """Counts a stream of the caller while it lasts; raises BrokerError."""
+        ...
+
+
+class Recorder(Protocol):
+    """Records calls before they are made."""
+
+    def records(self, method: str) -> bool:
+        """Whether calls of a method are recorded."""
+        ...
+
+    async def changing(self, method: str, request: Any, context: Any) -> Any:
+        """Records a call; raises BrokerError. Returns the record."""
+        ...
+
+    def failed(self, record: Any, error: Exception) -> None:
+        """Notes that a recorded call failed."""
+        ...
+
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Turns exceptions of servicers into gRPC statuses, and refuses calls when too many are in flight.
@@ -90,12 +113,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         max_request_bytes: int = MOST_REQUEST_BYTES,
         observer: Observer = NO_OBSERVER,
         gate: Gate | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Takes the limits of concurrent calls, streams and bytes of requests, the observer, and the gate.
+        """Takes the limits of concurrent calls, streams and bytes of requests, the observer, the gate and the recorder.
 
-        Without a gate every call is let in.
+        Without a gate every call is let in, and without a recorder none is recorded.
         """
         self._gate = gate
+        self._recorder = recorder
         self._observer = observer
         self.calls = ConcurrencyLimit("calls", max_calls)
         self.streams = ConcurrencyLimit("streams", max_streams)
@@ -103,7 +128,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.responses = ResponseBudget(max_request_bytes)
         self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
         self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
-        # Health.Watch, reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
+        # Of nobody who has to be known: they have a limit of their own.
+        self._watches = ConcurrencyLimit("health watches", MOST_WATCHES)
+        # Reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
         self._others = ConcurrencyLimit("streams of other services", 2 * max_streams + MORE_STREAMS)
 
     async def intercept_service(
@@ -118,6 +145,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if method.startswith(LOOK_UPS):
             calls, streams = self._look_ups, self._look_ups
+        elif method.startswith(HEALTH):
+            calls, streams = _UNBOUNDED, self._watches
         elif not method.startswith(BOUNDED):
             calls = _UNBOUNDED
             streams = _UNBOUNDED if method.startswith(OPERATORS) else self._others
@@ -149,8 +178,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _unary(
         self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, limit: ConcurrencyLimit
     ) -> Any:
+        recorder = self._recorder_of(method)
+
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._observe(method, context)
+            record = None
             with Share(self.budget) as share:
                 try:
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
@@ -160,12 +192,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     request = await self._one(context, deserialize, share)
                     if self._gate is not None:
                         self._gate.judge(method, request)
+                    if recorder is not None:
+                        record = await recorder.changing(method, request, context)
                     with limit:
                         response = await inner(request, context)
                     if response is not None and (give_back := self.responses.take(context, response)):
                         context.add_done_callback(give_back)  # type: ignore[arg-type]
                     return response
                 except (BrokerError, Exception) as error:
+                    if recorder is not None and record is not None:
+                        recorder.failed(record, error)
                     refusal = _told(method, error)
             if refusal is not None:
                 refusal.tell(context)
@@ -182,8 +218,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         *,
         many: bool = False,
     ) -> Any:
+        recorder = None if many else self._recorder_of(method)
+
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             self._observe(method, context)
+            record = None
             permits: list[Callable[[], None]] = []
             look_at = time.monotonic() + LOOK_AGAIN
             with Share(self.budget) as share:
@@ -191,7 +230,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if many and limit.full:
                         await self._let_write(context)
                     request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
-                    with limit:
+                    if recorder is not None:
+                        record = await recorder.changing(method, request, context)
+                    with limit, self._counted():
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
                                 # A stream lasts: what it was let in for, or by, may not count any more.
@@ -208,11 +249,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                                         give_back(None)
                     return
                 except (BrokerError, Exception) as error:
+                    if recorder is not None and record is not None:
+                        recorder.failed(record, error)
                     refusal = _told(method, error)
             if refusal is not None:
                 refusal.tell(context)
 
         return call
+
+    def _recorder_of(self, method: str) -> Recorder | None:
+        return self._recorder if self._recorder is not None and self._recorder.records(method) else None
+
+    def _counted(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._gate is None else self._gate.stream()
 
     async def _gate_again(self, method: str, context: Any) -> None:
         if self._gate is not None:

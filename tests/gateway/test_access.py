@@ -50,8 +50,8 @@ def guarded(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> BrokerP
     )
     for rule in (
         ("user:root", "all", "*", "*"),
-        ("user:shop", "PUB,SUB", "topic", "orders"),
-        ("user:shop", "SUB", "group", "readers"),
+        ("user:key:shop", "PUB,SUB", "topic", "orders"),
+        ("user:key:shop", "SUB", "group", "readers"),
     ):
         halfmq("access", "grant", *rule, f"--database={broker.database}")
     time.sleep(1.0)
@@ -111,7 +111,7 @@ async def test_calls_are_judged_by_their_key(guarded: BrokerProcess, connect_raw
 async def test_verdicts_are_of_those_who_may_send_to_the_topic(guarded: BrokerProcess, connect_raw: Any) -> None:
     shop = connect_raw(endpoint=guarded.endpoint, keys=("shop", KEYS["shop"]))
     other = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
-    halfmq("access", "grant", "user:other", "PUB", "topic", "others", f"--database={guarded.database}")
+    halfmq("access", "grant", "user:key:other", "PUB", "topic", "others", f"--database={guarded.database}")
     half = service_pb2.SendMessageRequest(messages=[message("orders", definition_pb2.MessageType.TRANSACTION)])
     sent = await shop.call("SendMessage", half)
     assert sent.status.code == Code.OK

@@ -101,7 +101,7 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
 def test_every_reason_is_described() -> None:
     page = (DOCS / "protocol.md").read_text()
     shown = {reason for row in _table(page, "reason") for reason in re.findall(r"`(\w+)`", row[0])}
-    used = {"INVALID_ARGUMENT", "VERDICT_CONFLICT"}
+    used = {"INVALID_ARGUMENT", "VERDICT_CONFLICT", "OVERLOADED"}
     for path in (CHECKOUT / "broker").rglob("*.py"):
         used |= set(re.findall(r'reason="([A-Z_]+)"', path.read_text()))
     assert shown == used
@@ -112,8 +112,14 @@ def test_the_tables_of_the_data_flow_exist() -> None:
     page = (DOCS / "architecture.md").read_text()
     named = {name for row in _table(page, "step") for name in re.findall(r"`(\w+)`", row[1])}
     assert named <= set(metadata.tables)
-    # Not in the flow of a transaction: names, whose turn it is, and who may do what.
-    assert set(metadata.tables) - named == {"producer_group", "maintenance_turn", "access_rule"}
+    # Not in the flow of a transaction: names, whose turn it is, who may do what, and who did.
+    assert set(metadata.tables) - named == {
+        "producer_group",
+        "maintenance_turn",
+        "access_rule",
+        "tenant_quota",
+        "audit_record",
+    }
 
 
 def test_the_diagram_is_that_of_the_transitions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id
@@ -80,8 +81,13 @@ class MessageQueries:
             return ""
         return (await self._positions.of(found.place, message_id(transaction_id, position))).topic
 
-    async def timeline(self, transaction_id: bytes, position: int, may: Judge | None = None) -> list[TimelineEvent]:
+    async def timeline(
+        self, transaction_id: bytes, position: int, may: Judge | None = None, may_group: Judge | None = None
+    ) -> list[TimelineEvent]:
         """The events of a message, in order; `may` as for `message`.
+
+        Of groups that whoever asks may not see (`may_group`; None: all may be seen) neither they nor their clients are
+        named.
 
         Raises:
             NotFound: nothing is known of it.
@@ -92,4 +98,8 @@ class MessageQueries:
         places = detail.op.released if detail is not None and detail.op is not None else ()
         if position < len(places) and isinstance(place := places[position], InLog):
             events += await self._store.deliveries_of(place.queue_id, place.offset)
-        return events
+        if may_group is None:
+            return events
+        return [
+            event if may_group(event.group) else replace(event, group="", client_id="", reason="") for event in events
+        ]

@@ -10,7 +10,7 @@ import json
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.access import ANY, Action, Kind, Rule
+from broker.domain.access import ALL, ANY, Action, Kind, Rule
 from broker.ports.access import StoredRule
 
 if TYPE_CHECKING:
@@ -76,5 +76,7 @@ def _values(rule: Rule, now: int, made_by: str) -> tuple[Any, ...]:
 def _from_row(row: Sequence[Any]) -> StoredRule:
     rule_id, subject, kind, pattern, actions, allow, sources, made_at, made_by = row
     networks = tuple(ip_network(text) for text in json.loads(sources)) if sources else ()
-    rule = Rule(subject, None if kind == ANY else Kind(kind), pattern, Action(actions), bool(allow), networks)
+    # Of a kind that only a later version knows: nothing is allowed by it here, and everything is denied.
+    known = Action(actions & ALL.value) if kind in {ANY, *Kind} or not allow else Action(0)
+    rule = Rule(subject, Kind(kind) if kind in set(Kind) else None, pattern, known, bool(allow), networks)
     return StoredRule(rule_id, rule, made_at, made_by)

@@ -381,3 +381,38 @@ access_rule = sa.Table(
     sa.Column("made_by", sa.String(255), nullable=False),
     **_NUMBERED,
 )
+
+tenant_quota = sa.Table(
+    "tenant_quota",
+    metadata,
+    sa.Column("tenant", sa.String(40), primary_key=True, comment="* for those without one"),
+    sa.Column("messages_per_second", sa.BigInteger, nullable=False, comment="0: no limit; so are the others"),
+    sa.Column("bytes_per_second", sa.BigInteger, nullable=False),
+    sa.Column("topics", sa.BigInteger, nullable=False),
+    sa.Column("consumer_groups", sa.BigInteger, nullable=False, comment="and those of producers"),
+    sa.Column("retained_bytes", sa.BigInteger, nullable=False),
+    sa.Column("streams", sa.BigInteger, nullable=False),
+    sa.Column("pending", sa.BigInteger, nullable=False, comment="transactions without a verdict"),
+    sa.Column("set_at", sa.BigInteger, nullable=False),
+    sa.Column("set_by", sa.String(255), nullable=False),
+    **_MYSQL,
+)
+
+audit_record = sa.Table(
+    "audit_record",
+    metadata,
+    sa.Column("audit_id", Counter, primary_key=True, autoincrement=True),
+    sa.Column("happened_at", sa.BigInteger, nullable=False),
+    sa.Column("broker_id", sa.String(255), nullable=False),
+    sa.Column("principal", sa.String(255), nullable=False),
+    sa.Column("address", sa.String(64), nullable=False),
+    sa.Column("call_name", sa.String(100), nullable=False),
+    sa.Column("action", sa.String(20), nullable=False),
+    sa.Column("resource", sa.String(255), nullable=False),
+    sa.Column("outcome", sa.SmallInteger, nullable=False, comment="as AuditOutcome"),
+    sa.Column("times", sa.BigInteger, nullable=False, comment="equal refusals that were merged"),
+    sa.Column("detail", Text, nullable=False),
+    sa.Index("audit_time", "happened_at"),
+    sa.Index("audit_principal", "principal", "audit_id"),
+    **_NUMBERED,
+)

@@ -158,6 +158,8 @@ def _enlist(
     own = item.halves.transaction_id
     # A late repetition finds its messages released: then there is nothing to drop.
     waiting = [own] if stored.state is TransactionState.PREPARED else []
+    if (others := _other_sink(session, own, item.epoch.sink)) is not None:
+        return others
     try:
         sink = _locked(session, item.epoch, now)
     except Refused as refusal:
@@ -177,6 +179,13 @@ def _enlist(
         keep_existing="transaction_id",
     )
     return False
+
+
+def _other_sink(session: Session, transaction_id: bytes, sink: str) -> BrokerError | None:
+    """The error for half messages that are another sink's; it tells nothing of that."""
+    query = "SELECT s.name FROM sink_transaction t JOIN sink s ON s.sink_id = t.sink_id WHERE t.transaction_id = ?"
+    row = session.fetch_one(query, (transaction_id,))
+    return halves.reused() if row is not None and row[0] != sink else None
 
 
 def _is_enlisted(session: Session, transaction_id: bytes) -> bool:

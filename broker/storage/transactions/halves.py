@@ -213,7 +213,7 @@ def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome 
         return TransactionOutcome(item.transaction_id, TransactionState.PREPARED)
     state, half_count, released, group_id = decided
     if group_id != item.producer_group_id:
-        return _reused()
+        return reused()
     if state == TransactionState.COMMITTED and item.first_position + len(item.halves) <= half_count:
         # A repeated Prepare after its commit: no effect, and the recorded places.
         return TransactionOutcome(item.transaction_id, TransactionState.COMMITTED, rows.decode_released(released))
@@ -224,7 +224,7 @@ def _outcome(item: PrepareWork, decided: _Decided | None) -> TransactionOutcome 
     )
 
 
-def _reused() -> AlreadyExists:
+def reused() -> AlreadyExists:
     """The error for an id of another producer group; it tells nothing of what that has done with it."""
     return AlreadyExists(
         "This transaction is of a sink, or of other producers; an id names one thing for ever.",
@@ -259,7 +259,7 @@ def _prepare_one(
     existing = {position: row[:-1] for position, row in stored.items()}
     foreign = any(row[-1] != item.producer_group_id for row in stored.values())
     if foreign or (existing and (existing[0][-1] == NO_CHECKS) == item.checked):
-        return _reused()
+        return reused()
     if existing and existing[0][-1] == PARKED:
         return VerdictConflict(
             "Cannot prepare: the transaction is parked after its last check; begin a new one.",

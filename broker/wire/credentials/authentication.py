@@ -21,6 +21,8 @@ _of_strangers = ThrottledLog(logging.getLogger("halfmq.access"))
 BEARER = "bearer "
 LONGEST = 8192
 """Characters of a token."""
+CERTIFICATE = "cert:"
+"""Before the names of those who show a certificate: each kind of credential has names of its own."""
 _ENCRYPTED = b"ssl"
 
 
@@ -75,7 +77,7 @@ class Credentials:
             return None
         names = context.auth_context().get("x509_common_name", ())
         try:
-            return Principal(names[0].decode()) if len(names) == 1 and names[0] else None
+            return Principal(CERTIFICATE + names[0].decode()) if len(names) == 1 and names[0] else None
         except UnicodeDecodeError:
             return None
 

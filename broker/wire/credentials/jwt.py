@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from broker.domain.access import Principal
+from broker.domain.tenancy import is_tenant
 from broker.errors import ConfigurationError
 from broker.wire.credentials.files import WatchedFile
 
@@ -28,6 +29,8 @@ logger = logging.getLogger("halfmq.access")
 FIELD = "jwt_keys"
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Of signatures that are verified with a public key. With a shared key, whoever can verify could sign."""
+PREFIX = "jwt:"
+"""Of names and roles that come from a JWT."""
 LONGEST = 8192
 """Characters of a token."""
 MOST_KNOWN = 10_000
@@ -185,9 +188,10 @@ class Jwts:
             roles = roles.split()
         if not (name and isinstance(name, str) and isinstance(tenant, str) and isinstance(roles, list)):
             return None
-        if not all(isinstance(role, str) for role in roles):
+        if not all(isinstance(role, str) for role in roles) or (tenant and not is_tenant(tenant)):
             return None
-        return Principal(name, frozenset(roles), tenant)
+        # Whoever issues tokens names their subjects: these must not be taken for those of another kind of credential.
+        return Principal(PREFIX + name, frozenset({PREFIX + role for role in roles}), tenant)
 
 
 def read_keys(raw: bytes) -> _Keys:

@@ -19,6 +19,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 from broker.domain.access import Principal
+from broker.domain.tenancy import is_tenant
 from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def read_tokens(raw: bytes) -> dict[str, Principal]:
             raise _wrong(name, "sha256 is a list of hashes, each of 64 hexadecimal digits, of `halfmq access token`")
         if roles is None:
             raise _wrong(name, "roles is a list of names")
-        if not isinstance(tenant, str) or (tenant and not _NAME.fullmatch(tenant)):
-            raise _wrong(name, "tenant is a name")
+        if not isinstance(tenant, str) or (tenant and not is_tenant(tenant)):
+            raise _wrong(name, "tenant is 1 to 40 letters, digits, - and _")
         for each in hashes:
             if each in found:
                 raise _wrong(name, f"{found[each].name} has the same token")

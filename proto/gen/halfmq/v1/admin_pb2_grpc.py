@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from halfmq.v1 import access_pb2 as halfmq_dot_v1_dot_access__pb2
 from halfmq.v1 import admin_pb2 as halfmq_dot_v1_dot_admin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -119,6 +120,36 @@ class AdminServiceStub:
                 '/halfmq.v1.AdminService/ResolveTransaction',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
+                _registered_method=True)
+        self.GrantAccess = channel.unary_unary(
+                '/halfmq.v1.AdminService/GrantAccess',
+                request_serializer=halfmq_dot_v1_dot_access__pb2.GrantAccessRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_access__pb2.GrantAccessResponse.FromString,
+                _registered_method=True)
+        self.RevokeAccess = channel.unary_unary(
+                '/halfmq.v1.AdminService/RevokeAccess',
+                request_serializer=halfmq_dot_v1_dot_access__pb2.RevokeAccessRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_access__pb2.RevokeAccessResponse.FromString,
+                _registered_method=True)
+        self.ListAccessRules = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListAccessRules',
+                request_serializer=halfmq_dot_v1_dot_access__pb2.ListAccessRulesRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_access__pb2.ListAccessRulesResponse.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/halfmq.v1.AdminService/SetQuota',
+                request_serializer=halfmq_dot_v1_dot_access__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_access__pb2.SetQuotaResponse.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListQuotas',
+                request_serializer=halfmq_dot_v1_dot_access__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_access__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
+        self.ListAuditRecords = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListAuditRecords',
+                request_serializer=halfmq_dot_v1_dot_access__pb2.ListAuditRecordsRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_access__pb2.ListAuditRecordsResponse.FromString,
                 _registered_method=True)
 
 
@@ -246,6 +277,48 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GrantAccess(self, request, context):
+        """Adds a rule about who may do what.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeAccess(self, request, context):
+        """Removes rules.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAccessRules(self, request, context):
+        """Lists all rules.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """Sets what a tenant may use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Lists all quotas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditRecords(self, request, context):
+        """Lists records of who did what, refusals included.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -333,6 +406,36 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResolveTransaction,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionResponse.SerializeToString,
+            ),
+            'GrantAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantAccess,
+                    request_deserializer=halfmq_dot_v1_dot_access__pb2.GrantAccessRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_access__pb2.GrantAccessResponse.SerializeToString,
+            ),
+            'RevokeAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeAccess,
+                    request_deserializer=halfmq_dot_v1_dot_access__pb2.RevokeAccessRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_access__pb2.RevokeAccessResponse.SerializeToString,
+            ),
+            'ListAccessRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAccessRules,
+                    request_deserializer=halfmq_dot_v1_dot_access__pb2.ListAccessRulesRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_access__pb2.ListAccessRulesResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=halfmq_dot_v1_dot_access__pb2.SetQuotaRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_access__pb2.SetQuotaResponse.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=halfmq_dot_v1_dot_access__pb2.ListQuotasRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_access__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'ListAuditRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditRecords,
+                    request_deserializer=halfmq_dot_v1_dot_access__pb2.ListAuditRecordsRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_access__pb2.ListAuditRecordsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -795,6 +898,168 @@ class AdminService:
             '/halfmq.v1.AdminService/ResolveTransaction',
             halfmq_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
             halfmq_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/GrantAccess',
+            halfmq_dot_v1_dot_access__pb2.GrantAccessRequest.SerializeToString,
+            halfmq_dot_v1_dot_access__pb2.GrantAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/RevokeAccess',
+            halfmq_dot_v1_dot_access__pb2.RevokeAccessRequest.SerializeToString,
+            halfmq_dot_v1_dot_access__pb2.RevokeAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAccessRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListAccessRules',
+            halfmq_dot_v1_dot_access__pb2.ListAccessRulesRequest.SerializeToString,
+            halfmq_dot_v1_dot_access__pb2.ListAccessRulesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/SetQuota',
+            halfmq_dot_v1_dot_access__pb2.SetQuotaRequest.SerializeToString,
+            halfmq_dot_v1_dot_access__pb2.SetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListQuotas',
+            halfmq_dot_v1_dot_access__pb2.ListQuotasRequest.SerializeToString,
+            halfmq_dot_v1_dot_access__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListAuditRecords',
+            halfmq_dot_v1_dot_access__pb2.ListAuditRecordsRequest.SerializeToString,
+            halfmq_dot_v1_dot_access__pb2.ListAuditRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

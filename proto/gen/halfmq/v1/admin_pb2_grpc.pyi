@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from halfmq.v1 import access_pb2 as _access_pb2
 from halfmq.v1 import admin_pb2 as _admin_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -69,6 +70,18 @@ class AdminServiceStub:
     """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
     ResolveTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
+    GrantAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.GrantAccessRequest, _access_pb2.GrantAccessResponse]
+    """Adds a rule about who may do what."""
+    RevokeAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.RevokeAccessRequest, _access_pb2.RevokeAccessResponse]
+    """Removes rules."""
+    ListAccessRules: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListAccessRulesRequest, _access_pb2.ListAccessRulesResponse]
+    """Lists all rules."""
+    SetQuota: _grpc.UnaryUnaryMultiCallable[_access_pb2.SetQuotaRequest, _access_pb2.SetQuotaResponse]
+    """Sets what a tenant may use."""
+    ListQuotas: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListQuotasRequest, _access_pb2.ListQuotasResponse]
+    """Lists all quotas."""
+    ListAuditRecords: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListAuditRecordsRequest, _access_pb2.ListAuditRecordsResponse]
+    """Lists records of who did what, refusals included."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -111,6 +124,18 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
     ResolveTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]  # type: ignore[assignment]
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
+    GrantAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.GrantAccessRequest, _access_pb2.GrantAccessResponse]  # type: ignore[assignment]
+    """Adds a rule about who may do what."""
+    RevokeAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.RevokeAccessRequest, _access_pb2.RevokeAccessResponse]  # type: ignore[assignment]
+    """Removes rules."""
+    ListAccessRules: _aio.UnaryUnaryMultiCallable[_access_pb2.ListAccessRulesRequest, _access_pb2.ListAccessRulesResponse]  # type: ignore[assignment]
+    """Lists all rules."""
+    SetQuota: _aio.UnaryUnaryMultiCallable[_access_pb2.SetQuotaRequest, _access_pb2.SetQuotaResponse]  # type: ignore[assignment]
+    """Sets what a tenant may use."""
+    ListQuotas: _aio.UnaryUnaryMultiCallable[_access_pb2.ListQuotasRequest, _access_pb2.ListQuotasResponse]  # type: ignore[assignment]
+    """Lists all quotas."""
+    ListAuditRecords: _aio.UnaryUnaryMultiCallable[_access_pb2.ListAuditRecordsRequest, _access_pb2.ListAuditRecordsResponse]  # type: ignore[assignment]
+    """Lists records of who did what, refusals included."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Administration: topics, groups, and transactions without a verdict."""
@@ -252,5 +277,53 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResolveTransactionResponse, _abc.Awaitable[_admin_pb2.ResolveTransactionResponse]]:
         """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
+
+    @_abc_1.abstractmethod
+    def GrantAccess(
+        self,
+        request: _access_pb2.GrantAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.GrantAccessResponse, _abc.Awaitable[_access_pb2.GrantAccessResponse]]:
+        """Adds a rule about who may do what."""
+
+    @_abc_1.abstractmethod
+    def RevokeAccess(
+        self,
+        request: _access_pb2.RevokeAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.RevokeAccessResponse, _abc.Awaitable[_access_pb2.RevokeAccessResponse]]:
+        """Removes rules."""
+
+    @_abc_1.abstractmethod
+    def ListAccessRules(
+        self,
+        request: _access_pb2.ListAccessRulesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ListAccessRulesResponse, _abc.Awaitable[_access_pb2.ListAccessRulesResponse]]:
+        """Lists all rules."""
+
+    @_abc_1.abstractmethod
+    def SetQuota(
+        self,
+        request: _access_pb2.SetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.SetQuotaResponse, _abc.Awaitable[_access_pb2.SetQuotaResponse]]:
+        """Sets what a tenant may use."""
+
+    @_abc_1.abstractmethod
+    def ListQuotas(
+        self,
+        request: _access_pb2.ListQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ListQuotasResponse, _abc.Awaitable[_access_pb2.ListQuotasResponse]]:
+        """Lists all quotas."""
+
+    @_abc_1.abstractmethod
+    def ListAuditRecords(
+        self,
+        request: _access_pb2.ListAuditRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ListAuditRecordsResponse, _abc.Awaitable[_access_pb2.ListAuditRecordsResponse]]:
+        """Lists records of who did what, refusals included."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

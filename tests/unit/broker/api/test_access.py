@@ -255,7 +255,7 @@ async def running(security: str, tmp_path: Path) -> AsyncIterator[Running]:
         Stored(
             rule_of("role:shop", "topic", "orders", ["produce"]),
             rule_of("role:shop", "group", "shop", ["check"]),
-            rule_of("user:till-3", "group", "shop", ["check"], sources=["127.0.0.0/8"]),
+            rule_of("user:cert:till-3", "group", "shop", ["check"], sources=["127.0.0.0/8"]),
         )
     )
     await rights.refresh()
@@ -316,7 +316,7 @@ async def test_a_token_over_tls(running: Running, security: str) -> None:
 @pytest.mark.parametrize("security", ["mutual tls"], indirect=True)
 async def test_a_certificate(running: Running) -> None:
     async with running.channel("till-3") as channel:
-        assert await first_answer(channel, "shop") == "till-3"
+        assert await first_answer(channel, "shop") == "cert:till-3"
         assert (await refusal(first_answer(channel, "bank")))[0] is grpc.StatusCode.PERMISSION_DENIED
         # What is shown besides it is not made up for by it.
         wrong = (("authorization", "Bearer bad"),)

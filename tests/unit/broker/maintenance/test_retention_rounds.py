@@ -65,12 +65,15 @@ class FakeStore:
     async def trim_refused_submissions(self, kept: int) -> int:
         return self._do("refused")
 
+    async def trim_audit(self, kept: int) -> int:
+        return self._do("audit")
+
     async def forget_members(self, unseen: int, limit: int) -> int:
         return self._do("members")
 
 
 EVERYTHING = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c", 1, 2, 3]
-EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "refused", "members"]
+EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "refused", "audit", "members"]
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)

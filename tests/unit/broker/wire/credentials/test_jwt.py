@@ -78,18 +78,18 @@ async def test_signatures(file: Path, algorithm: str) -> None:
     claims = {"roles": ["shop", "ops"], "tenant": "acme"}
     for _ in range(2):
         assert await judging.principal(token(algorithm, **claims)) == Principal(
-            "alice", frozenset({"shop", "ops"}), "acme"
+            "jwt:alice", frozenset({"jwt:shop", "jwt:ops"}), "acme"
         )
 
 
 async def test_claims_that_are_accepted(file: Path) -> None:
     judging = judge(file, issuer="https://id.example", skew=5.0, roles="groups", tenant="org")
     good = {"iss": "https://id.example"}
-    alice = Principal("alice")
+    alice = Principal("jwt:alice")
     for claims, expected in (
         ({}, alice),
-        ({"groups": "a b"}, Principal("alice", frozenset({"a", "b"}))),
-        ({"roles": ["not", "this"], "org": "acme"}, Principal("alice", tenant="acme")),
+        ({"groups": "a b"}, Principal("jwt:alice", frozenset({"jwt:a", "jwt:b"}))),
+        ({"roles": ["not", "this"], "org": "acme"}, Principal("jwt:alice", tenant="acme")),
         ({"aud": ["other", AUDIENCE]}, alice),
         ({"exp": time.time() - 2}, alice),
         ({"nbf": time.time() + 2}, alice),
@@ -125,7 +125,7 @@ async def test_claims_that_are_not(file: Path, claims: dict[str, Any]) -> None:
 async def test_signatures_that_are_not_accepted(file: Path) -> None:
     judging = judge(file)
     good = token()
-    assert await judging.principal(good) == Principal("alice")
+    assert await judging.principal(good) == Principal("jwt:alice")
     head, body, signature = good.split(".")
     unsigned = hidden(b'{"alg":"none","typ":"JWT","kid":"one"}')
     other = ec.generate_private_key(ec.SECP256R1())
@@ -168,7 +168,7 @@ async def test_random_changes_of_a_good_token(file: Path) -> None:
 
 
 async def test_a_token_without_the_name_of_its_key(file: Path) -> None:
-    assert await judge(file).principal(token(name=None)) == Principal("alice")
+    assert await judge(file).principal(token(name=None)) == Principal("jwt:alice")
     put(file, public("ES256", "one"), public("RS256", "two"))
     assert await judge(file).principal(token(name=None)) is None
 
@@ -180,7 +180,7 @@ async def test_a_token_is_verified_once_and_expires(file: Path, monkeypatch: pyt
     monkeypatch.setattr(jwts.jwt, "decode", lambda *given, **rest: verified.append(1) or real(*given, **rest))
     short = token(exp=time.time() + 5)
     for _ in range(5):
-        assert await judging.principal(short) == Principal("alice")
+        assert await judging.principal(short) == Principal("jwt:alice")
     assert len(verified) == 1
     await asyncio.sleep(5.2)
     assert await judging.principal(short) is None
@@ -190,20 +190,20 @@ async def test_what_is_remembered_is_bounded(file: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(jwts, "MOST_KNOWN", 3)
     judging = judge(file)
     for number in range(10):
-        assert await judging.principal(token(sub=f"client-{number}")) == Principal(f"client-{number}")
+        assert await judging.principal(token(sub=f"client-{number}")) == Principal(f"jwt:client-{number}")
     assert len(judging._known) == 3
 
 
 async def test_a_key_that_is_withdrawn_is_not_accepted_any_more(file: Path) -> None:
     judging = judge(file)
     old, new = token(), token("RS256", "two")
-    assert await judging.principal(old) == Principal("alice")
+    assert await judging.principal(old) == Principal("jwt:alice")
     put(file, public("ES256", "one"), public("RS256", "two"))
-    assert await judging.principal(new) == Principal("alice")
-    assert await judging.principal(old) == Principal("alice")
+    assert await judging.principal(new) == Principal("jwt:alice")
+    assert await judging.principal(old) == Principal("jwt:alice")
     put(file, public("RS256", "two"))
     assert await judging.principal(old) is None
-    assert await judging.principal(new) == Principal("alice")
+    assert await judging.principal(new) == Principal("jwt:alice")
 
 
 class TestKeysBehindAUrl:
@@ -227,7 +227,7 @@ class TestKeysBehindAUrl:
     async def test_they_are_fetched_once(self, judging: Jwts) -> None:
         await judging.refresh()
         for _ in range(5):
-            assert await judging.principal(token()) == Principal("alice")
+            assert await judging.principal(token()) == Principal("jwt:alice")
         assert self.fetched == 1
 
     async def test_a_new_key_is_fetched_when_it_is_named(
@@ -240,7 +240,7 @@ class TestKeysBehindAUrl:
             assert await judging.principal(token("RS256", "two")) is None
         assert self.fetched == 1
         monkeypatch.setattr(jwts, "SOONEST", 0.0)
-        assert await judging.principal(token("RS256", "two")) == Principal("alice")
+        assert await judging.principal(token("RS256", "two")) == Principal("jwt:alice")
         assert await judging.principal(token()) is None
 
     async def test_many_that_wait_for_a_new_key_ask_once(
@@ -249,7 +249,7 @@ class TestKeysBehindAUrl:
         served[0] = a_set(public("RS256", "two"))
         new = token("RS256", "two")
         found = await asyncio.gather(*(judging.principal(new) for _ in range(50)))
-        assert found == [Principal("alice")] * 50
+        assert found == [Principal("jwt:alice")] * 50
         assert self.fetched == 1
 
     async def test_keys_that_cannot_be_fetched_leave_those_before(
@@ -260,7 +260,7 @@ class TestKeysBehindAUrl:
         monkeypatch.setattr(jwts, "SOONEST", 0.0)
         monkeypatch.setattr(jwts, "REFRESH", 0.0)
         assert await judging.principal(token("RS256", "two")) is None
-        assert await judging.principal(token()) == Principal("alice")
+        assert await judging.principal(token()) == Principal("jwt:alice")
         assert self.fetched > 1
 
 

@@ -1,0 +1,91 @@
+"""Tenants: names before the separator of RocketMQ's namespaces, as `acme%orders`, and what each may use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from broker.domain.dead_letter import DEAD_LETTER_PREFIX
+from broker.errors import InvalidArgument
+
+SEPARATOR = "%"
+EACH_TENANT = "*"
+"""Stands for each tenant without a quota of its own."""
+LARGEST_LIMIT = 1 << 62
+_TENANT = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def is_tenant(name: str) -> bool:
+    """Whether it can be the name of a tenant: 1 to 40 letters, digits, `-` and `_`."""
+    return _TENANT.fullmatch(name) is not None
+
+
+def tenant_of(name: str) -> str:
+    """The tenant of a topic, group or sink, by its name; empty if it has none."""
+    tenant, separator, _ = name.removeprefix(DEAD_LETTER_PREFIX).partition(SEPARATOR)
+    return tenant if separator else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a tenant may use; 0: without limit.
+
+    Attributes:
+        tenant: its name, or EACH_TENANT.
+        messages_per_second, bytes_per_second: that its clients may send, to each broker.
+        topics: without those of dead letters.
+        groups: of consumers, and of producers.
+        retained_bytes: of the bodies in its topics.
+        streams: under way at each broker.
+        pending_transactions: without a verdict.
+    """
+
+    tenant: str
+    messages_per_second: int = 0
+    bytes_per_second: int = 0
+    topics: int = 0
+    groups: int = 0
+    retained_bytes: int = 0
+    streams: int = 0
+    pending_transactions: int = 0
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """All limits, in the order of the attributes."""
+        return (
+            self.messages_per_second,
+            self.bytes_per_second,
+            self.topics,
+            self.groups,
+            self.retained_bytes,
+            self.streams,
+            self.pending_transactions,
+        )
+
+    def check(self) -> None:
+        """Checks what somebody asks for.
+
+        Raises:
+            InvalidArgument: names the field that is wrong.
+        """
+        if self.tenant != EACH_TENANT and not is_tenant(self.tenant):
+            raise InvalidArgument(
+                "A tenant is 1 to 40 letters, digits, - and _; or * for each one without a quota of its own.",
+                field="quota.tenant",
+            )
+        if not all(0 <= limit <= LARGEST_LIMIT for limit in self.limits):
+            raise InvalidArgument(f"A limit is between 0 (none) and {LARGEST_LIMIT}.", field="quota")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a tenant uses now.
+
+    Attributes:
+        topics, groups, retained_bytes, pending_transactions: as those of Quota.
+    """
+
+    topics: int = 0
+    groups: int = 0
+    retained_bytes: int = 0
+    pending_transactions: int = 0

@@ -1,0 +1,70 @@
+"""Administration of access: rules, quotas, and the record of who did what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.domain.limits import check_count
+from broker.services.paging import number_token, page_limit, parse_number_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.access import Rule
+    from broker.domain.tenancy import Quota
+    from broker.ports.access import QuotaStore, RuleStore, StoredQuota, StoredRule
+    from broker.ports.audit import AuditSearch, AuditStore, StoredAuditRecord
+
+MOST_REVOKED = 1000
+
+
+class AccessOperations:
+    """Changes and lists rules and quotas, and reads the record."""
+
+    def __init__(self, rules: RuleStore, quotas: QuotaStore, audit: AuditStore) -> None:
+        """Takes the ports of rules, quotas and records."""
+        self._rules = rules
+        self._quotas = quotas
+        self._audit = audit
+
+    async def grant(self, rule: Rule, made_by: str) -> StoredRule:
+        """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+        return await self._rules.grant(rule, made_by)
+
+    async def revoke(self, rule_ids: Sequence[int]) -> list[StoredRule]:
+        """Removes rules; returns those that were there.
+
+        Raises:
+            InvalidArgument: they are too many.
+        """
+        check_count(len(rule_ids), MOST_REVOKED, "rule_ids")
+        return await self._rules.revoke(rule_ids)
+
+    async def rules(self) -> list[StoredRule]:
+        """All rules."""
+        return await self._rules.access_rules()
+
+    async def set_quota(self, quota: Quota, set_by: str) -> StoredQuota:
+        """Sets a tenant's quota; one without limits is removed.
+
+        Raises:
+            InvalidArgument: names the field that is wrong.
+        """
+        quota.check()
+        return await self._quotas.set_quota(quota, set_by)
+
+    async def quotas(self) -> list[StoredQuota]:
+        """All quotas."""
+        return await self._quotas.quotas()
+
+    async def audit(self, search: AuditSearch, page_size: int, page_token: str) -> tuple[list[StoredAuditRecord], str]:
+        """A page of records, and the token of the next page (empty at the end).
+
+        Raises:
+            InvalidArgument: the size or the token is wrong.
+        """
+        size = page_limit(page_size)
+        wanted = replace(search, after=parse_number_token(page_token), limit=size + 1)
+        found = await self._audit.audit_records(wanted)
+        return found[:size], number_token(found[size - 1].audit_id if len(found) > size else None)

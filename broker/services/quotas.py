@@ -1,0 +1,170 @@
+"""What tenants may use, and whether it is used up: the quotas of the database, as they were half a second ago."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.domain.tenancy import EACH_TENANT, Quota, Usage, tenant_of
+from broker.errors import Overloaded
+
+if TYPE_CHECKING:
+    from broker.ports.access import QuotaStore
+
+MEASURED_EVERY = 1.0
+"""Seconds between two measurements of what a tenant uses."""
+FORGOTTEN_AFTER = 60.0
+"""Seconds after the last call of a tenant until it is not measured any more."""
+MOST_TENANTS = 10_000
+
+
+@dataclass(slots=True)
+class _Rate:
+    """What may be taken: a second's worth is saved up, and a debt is waited for."""
+
+    left: float = 0.0
+    at: float = field(default_factory=time.monotonic)
+    started: bool = False
+
+    def wait(self, rate: int, now: float) -> float:
+        """Seconds until something may be taken again; 0: now."""
+        if not rate:
+            return 0.0
+        if not self.started:
+            self.left, self.started = float(rate), True
+        else:
+            self.left = min(float(rate), self.left + (now - self.at) * rate)
+        self.at = now
+        return max(0.0, -self.left / rate)
+
+    def take(self, amount: int) -> None:
+        self.left -= amount
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """A tenant that calls this broker."""
+
+    name: str
+    messages: _Rate = field(default_factory=_Rate)
+    size: _Rate = field(default_factory=_Rate)
+    usage: Usage = field(default_factory=Usage)
+    measured_at: float = float("-inf")
+    called_at: float = 0.0
+    streams: int = 0
+
+
+class Quotas:
+    """Lets the calls of tenants in, or refuses them with the time after which they may come back."""
+
+    def __init__(self, store: QuotaStore) -> None:
+        """Nothing is limited until `refresh`."""
+        self._store = store
+        self._quotas: dict[str, Quota] = {}
+        self._tenants: dict[str, _Tenant] = {}
+
+    def of(self, tenant: str) -> Quota | None:
+        """A tenant's quota; None if it has none."""
+        return self._quotas.get(tenant) or self._quotas.get(EACH_TENANT)
+
+    async def refresh(self) -> None:
+        """Reads the quotas, and measures what tenants use that have called lately."""
+        self._quotas = {each.quota.tenant: each.quota for each in await self._store.quotas()}
+        now = time.monotonic()
+        for tenant in list(self._tenants.values()):
+            quota = self.of(tenant.name)
+            if quota is None or (now - tenant.called_at > FORGOTTEN_AFTER and not tenant.streams):
+                if not tenant.streams:
+                    self._tenants.pop(tenant.name, None)
+            elif now - tenant.measured_at >= MEASURED_EVERY:
+                tenant.usage = await self._store.usage(quota, tenant.name)
+                tenant.measured_at = now
+
+    def enter_send(self, name: str) -> None:
+        """Lets a call in that sends, before its request is read.
+
+        Raises:
+            Overloaded: the tenant has used its quota up; when to come back.
+        """
+        quota = self.of(name)
+        if quota is None:
+            return
+        tenant, now = self._tenant(name), time.monotonic()
+        wait = max(tenant.messages.wait(quota.messages_per_second, now), tenant.size.wait(quota.bytes_per_second, now))
+        if wait > 0:
+            raise _over(name, "messages or bytes per second", wait)
+        if quota.retained_bytes and tenant.usage.retained_bytes >= quota.retained_bytes:
+            raise _over(name, "retained bytes", MEASURED_EVERY)
+
+    def sent(self, name: str, messages: int, size: int) -> None:
+        """Counts what a call sends; a debt is waited for by the next one."""
+        if self.of(name) is not None:
+            tenant = self._tenant(name)
+            tenant.messages.take(messages)
+            tenant.size.take(size)
+
+    def prepare(self, name: str) -> None:
+        """Lets half messages in.
+
+        Raises:
+            Overloaded: too many transactions of the tenant have no verdict.
+        """
+        quota = self.of(name)
+        most = quota.pending_transactions if quota is not None else 0
+        if most and self._tenant(name).usage.pending_transactions >= most:
+            raise _over(name, "transactions without a verdict", MEASURED_EVERY)
+
+    def limits_groups(self, name: str) -> bool:
+        """Whether the tenant of a group, by its name, may have a limited number of them."""
+        tenant = tenant_of(name)
+        quota = self.of(tenant) if tenant else None
+        return quota is not None and quota.groups > 0
+
+    async def create(self, name: str, *, group: bool) -> None:
+        """Lets a topic or a group be created, by its name.
+
+        Raises:
+            Overloaded: its tenant has as many as it may have.
+        """
+        tenant = tenant_of(name)
+        quota = self.of(tenant) if tenant else None
+        most = 0 if quota is None else quota.groups if group else quota.topics
+        if quota is None or not most:
+            return
+        used = await self._store.usage(quota, tenant)
+        if (used.groups if group else used.topics) >= most:
+            raise _over(tenant, "groups" if group else "topics", FORGOTTEN_AFTER)
+
+    def open_stream(self, name: str) -> None:
+        """Counts a stream; `close_stream` when it ends.
+
+        Raises:
+            Overloaded: the tenant has as many as it may have.
+        """
+        quota, tenant = self.of(name), self._tenant(name)
+        if quota is not None and quota.streams and tenant.streams >= quota.streams:
+            raise _over(name, "streams", MEASURED_EVERY)
+        tenant.streams += 1
+
+    def close_stream(self, name: str) -> None:
+        """Counts a stream less."""
+        self._tenant(name).streams -= 1
+
+    def _tenant(self, name: str) -> _Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            if len(self._tenants) >= MOST_TENANTS:
+                raise Overloaded("Too many tenants call this broker; come back a little later.", retry_after=1.0)
+            tenant = self._tenants[name] = _Tenant(name)
+        tenant.called_at = time.monotonic()
+        return tenant
+
+
+def _over(tenant: str, what: str, wait: float) -> Overloaded:
+    return Overloaded(
+        f"The tenant {tenant!r} has used up its quota of {what}; come back in {wait:.1f} s, or ask for more of it"
+        " (AdminService.SetQuota).",
+        retry_after=wait,
+        reason="QUOTA_EXCEEDED",
+    )

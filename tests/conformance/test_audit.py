@@ -1,0 +1,108 @@
+"""Records of who did what, and what tenants may use and do use, in the database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.domain.group import GroupSettings
+from broker.domain.tenancy import Quota, Usage
+from broker.domain.topic import TopicSettings
+from broker.ports.audit import AuditOutcome, AuditRecord, AuditSearch
+from broker.ports.transactions import PrepareWork
+from conformance.world import HOUR, half, new_id, ok, sending
+
+if TYPE_CHECKING:
+    from broker.storage.adapters.store import Store
+    from conformance.world import World
+
+ALLOWED, DENIED = AuditOutcome.ALLOWED, AuditOutcome.DENIED
+SECOND = 1_000_000
+
+
+def record(principal: str, resource: str = "topic a", outcome: AuditOutcome = ALLOWED, **rest: object) -> AuditRecord:
+    return AuditRecord(principal, "10.0.0.1", "AdminService/DeleteTopic", "DELETE", resource, outcome, **rest)  # type: ignore[arg-type]
+
+
+async def test_records_are_found_in_order_and_by_what_they_say(world: World, store: Store) -> None:
+    first = [record("alice", times=3), record("bob", "topic b", DENIED), record("über", detail="{}")]
+    await store.append_audit(first)
+    began = world.clock.now()
+    world.clock.pass_time(10 * SECOND)
+    later = [record("alice", "topic b"), record("alice", outcome=DENIED)]
+    await store.append_audit(later)
+    everything = await store.audit_records(AuditSearch(oldest_first=True))
+    assert [each.record for each in everything] == [*first, *later]
+    assert [each.happened_at for each in everything] == [began] * 3 + [began + 10 * SECOND] * 2
+    assert len({each.broker_id for each in everything}) == 1
+    assert [each.record for each in await store.audit_records(AuditSearch())] == [*first, *later][::-1]
+
+    async def found(**wanted: object) -> list[AuditRecord]:
+        return [each.record for each in await store.audit_records(AuditSearch(oldest_first=True, **wanted))]  # type: ignore[arg-type]
+
+    assert await found(principal="alice") == [first[0], *later]
+    assert await found(principal="Alice") == []
+    assert await found(resource="topic b") == [first[1], later[0]]
+    assert await found(outcome=DENIED) == [first[1], later[1]]
+    assert await found(principal="alice", resource="topic b") == [later[0]]
+    assert await found(call="AdminService/CreateTopic") == []
+    assert await found(since=began + 1) == later
+    assert await found(until=began + 1) == first
+    assert await found(after=everything[1].audit_id, limit=2) == [first[2], later[0]]
+    newest = await store.audit_records(AuditSearch(after=everything[3].audit_id, limit=2))
+    assert [each.record for each in newest] == [first[2], first[1]]
+
+
+async def test_texts_that_are_too_long_are_cut(store: Store) -> None:
+    await store.append_audit([AuditRecord("ü" * 300, "a" * 100, "c" * 200, "x" * 50, "r" * 300, DENIED, 1, "d" * 9000)])
+    (found,) = await store.audit_records(AuditSearch())
+    own = found.record
+    assert (own.principal, own.address, own.call, own.action) == ("ü" * 255, "a" * 64, "c" * 100, "x" * 20)
+    assert (own.resource, own.detail) == ("r" * 255, "d" * 4000)
+
+
+async def test_only_retention_deletes_records_and_only_old_ones(world: World, store: Store) -> None:
+    await store.append_audit([record("alice", f"topic {number}") for number in range(1500)])
+    world.clock.pass_time(10 * SECOND)
+    await store.append_audit([record("bob")])
+    assert await store.trim_audit(10 * SECOND) == 0
+    world.clock.pass_time(SECOND)
+    deleted = [await store.trim_audit(10 * SECOND) for _ in range(3)]
+    assert (sum(deleted), deleted[-1]) == (1500, 0)
+    assert [each.record.principal for each in await store.audit_records(AuditSearch())] == ["bob"]
+
+
+async def test_quotas_are_set_changed_and_removed(world: World, store: Store) -> None:
+    other = world.broker("b")
+    assert await store.quotas() == []
+    acme, common = Quota("acme", 1, 2, 3, 4, 5, 6, 7), Quota("*", messages_per_second=1 << 62)
+    for quota in (acme, common):
+        assert (await store.set_quota(quota, "root")).quota == quota
+    assert [(each.quota, each.set_by) for each in await other.quotas()] == [(common, "root"), (acme, "root")]
+    changed = Quota("acme", topics=1)
+    await other.set_quota(changed, "bob")
+    assert [(each.quota, each.set_by) for each in await store.quotas()] == [(common, "root"), (changed, "bob")]
+    await store.set_quota(Quota("acme"), "root")
+    assert [each.quota for each in await store.quotas()] == [common]
+
+
+async def test_what_a_tenant_uses(world: World, store: Store) -> None:
+    whole = Quota("acme", topics=1, groups=1, retained_bytes=1, pending_transactions=1)
+    assert await store.usage(whole, "acme") == Usage()
+    settings = TopicSettings(queue_count=2, retention=HOUR)
+    topics = {
+        name: await store.create_topic(name, settings)
+        for name in ("acme%orders", "acme%payments", "acme", "acme2%orders", "globex%orders")
+    }
+    producers = {}
+    for name in ("acme%shop", "acme", "globex%shop"):
+        await store.create_group(name, GroupSettings(), settings)
+        producers[name] = await store.producer_group_id(name)
+    ok(await store.send([sending(topics["acme%orders"], "x" * 100), sending(topics["globex%orders"], "x" * 1000)]))
+    work = [
+        PrepareWork(new_id(), producers[f"{tenant}%shop"], [half(topics[f"{tenant}%orders"]) for _ in range(halves)])
+        for tenant, halves in (("acme", 2), ("acme", 1), ("globex", 1))
+    ]
+    ok(await store.prepare(work))
+    assert await store.usage(whole, "acme") == Usage(topics=2, groups=2, retained_bytes=100, pending_transactions=2)
+    # What is not limited is not measured.
+    assert await store.usage(Quota("acme", topics=1), "acme") == Usage(topics=2)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.errors import StorageUnavailable
+from broker.ports.audit import AuditOutcome, AuditRecord
+from broker.services import auditing
+from broker.services.auditing import MERGED_FOR, MOST_DIFFERENT, MOST_FAILURES, Audit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.ports.audit import AuditSearch, StoredAuditRecord
+
+DENIED = AuditRecord("bob", "10.0.0.1", "ProducerService/Send", "PUB", "topic orders", AuditOutcome.DENIED)
+CHANGE = AuditRecord("root", "10.0.0.1", "AdminService/DeleteTopic", "DELETE", "topic a", AuditOutcome.ALLOWED)
+
+
+class Kept:
+    """Records without a database."""
+
+    def __init__(self) -> None:
+        self.records: list[AuditRecord] = []
+        self.is_away = False
+
+    async def append_audit(self, records: Sequence[AuditRecord]) -> None:
+        if self.is_away:
+            raise StorageUnavailable("away")
+        self.records += records
+
+    async def audit_records(self, search: AuditSearch) -> list[StoredAuditRecord]:
+        raise NotImplementedError
+
+    def taken(self) -> list[AuditRecord]:
+        taken, self.records = self.records, []
+        return taken
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    time = [1000.0]
+    monkeypatch.setattr(auditing.time, "monotonic", lambda: time[0])
+    return time
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def audit(kept: Kept, now: list[float]) -> Audit:
+    assert now
+    return Audit(kept)
+
+
+async def test_a_change_is_recorded_before_it_is_made_or_not_made(audit: Audit, kept: Kept) -> None:
+    await audit.changing(CHANGE)
+    assert kept.taken() == [CHANGE]
+    kept.is_away = True
+    with pytest.raises(StorageUnavailable):
+        await audit.changing(CHANGE)
+
+
+async def test_equal_refusals_are_one_record_at_once_and_one_a_minute(
+    audit: Audit, kept: Kept, now: list[float]
+) -> None:
+    await audit.flush()
+    audit.refused(DENIED)
+    audit.refused(DENIED)
+    await audit.flush()
+    assert kept.taken() == [replace(DENIED, times=2)]
+    for _ in range(500):
+        audit.refused(DENIED)
+        await audit.flush()
+    assert kept.taken() == []
+    now[0] += MERGED_FOR
+    await audit.flush()
+    assert kept.taken() == [replace(DENIED, times=500)]
+    await audit.flush()
+    assert kept.taken() == []
+
+
+async def test_refusals_that_are_all_different_are_bounded(audit: Audit, kept: Kept) -> None:
+    await audit.flush()
+    for number in range(10 * MOST_DIFFERENT):
+        audit.refused(replace(DENIED, resource=f"topic {number}"))
+    await audit.flush()
+    records = kept.taken()
+    assert len(records) == MOST_DIFFERENT + 1
+    others = AuditRecord("", "", "", "", "others", AuditOutcome.DENIED, times=9 * MOST_DIFFERENT)
+    assert records[-1] == others
+    for number in range(10 * MOST_DIFFERENT):
+        audit.refused(replace(DENIED, resource=f"another topic {number}"))
+        await audit.flush()
+    assert kept.taken() == []
+
+
+async def test_nothing_is_lost_while_the_database_is_away(audit: Audit, kept: Kept, now: list[float]) -> None:
+    kept.is_away = True
+    audit.refused(DENIED)
+    audit.failed(CHANGE, "TOPIC_IN_USE")
+    for _ in range(3):
+        with pytest.raises(StorageUnavailable):
+            await audit.flush()
+        audit.refused(DENIED)
+        now[0] += MERGED_FOR
+    kept.is_away = False
+    await audit.flush()
+    failed = replace(CHANGE, outcome=AuditOutcome.FAILED, detail="TOPIC_IN_USE")
+    assert kept.taken() == [failed, replace(DENIED, times=4)]
+
+
+async def test_failures_that_wait_for_the_database_are_bounded(audit: Audit, kept: Kept) -> None:
+    for _ in range(2 * MOST_FAILURES):
+        audit.failed(CHANGE, "TOPIC_IN_USE")
+    await audit.flush()
+    assert len(kept.taken()) == MOST_FAILURES
