@@ -80,7 +80,7 @@ class Callers:
             Unauthorized: keys are set, and the call is not signed with one of them.
             InvalidArgument: its client id is invalid.
         """
-        headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        headers = _headers_of(context)
         key = self._check(headers) if self._secrets else ""
         client_id = headers.get("x-mq-client-id", "")
         check_client_id(client_id, "x-mq-client-id")
@@ -93,6 +93,15 @@ class Callers:
         return Caller(
             client_id, headers.get("x-mq-namespace", ""), context.time_remaining(), headers.get("x-mq-language", "")
         )
+
+    def know(self, context: Any) -> bool:
+        """Whether a call is signed as it must be, which takes no look at its request."""
+        try:
+            if self._secrets:
+                self._check(_headers_of(context))
+        except Unauthorized:
+            return False
+        return True
 
     def _check(self, headers: Mapping[str, str]) -> str:
         """The access key that a call is signed with."""
@@ -121,6 +130,10 @@ class Callers:
                 f"The call was signed {apart:.0f} s before or after this machine's time, and {self._window:g} s are "
                 "allowed. Clients tell the time of their own time zone: it has to be UTC."
             )
+
+
+def _headers_of(context: Any) -> dict[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def read_secrets(file: Path) -> dict[str, str]:

@@ -91,6 +91,7 @@ class Gateway:
         announced = endpoints_of(config.endpoints)
         secrets = read_secrets(Path(config.keys)) if config.keys else None
         callers = Callers(secrets, window=config.signature_window, rights=rights)
+        guard.known_to[self.service] = callers.know
         self._clients = Clients(catalog, sessions, transactions.limits.max_body)
         self.renewals = Renewals(receipts, self._clients, clock, delivery_config.lease_time)
         self._servicer = MessagingServicer(

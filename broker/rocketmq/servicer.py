@@ -11,7 +11,7 @@ import grpc
 
 from broker.errors import BrokerError, release
 from broker.rocketmq.access import judge
-from broker.rocketmq.codes import OK, Unsupported, grpc_code_of, status, status_of
+from broker.rocketmq.codes import OK, Unauthorized, Unsupported, grpc_code_of, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
             self._consuming.change_invisible_duration,
             service_pb2.ChangeInvisibleDurationResponse,
         )
-        response.receipt_handle = response.receipt_handle or request.receipt_handle
+        if request is not None:
+            response.receipt_handle = response.receipt_handle or request.receipt_handle
         return response
 
     async def ForwardMessageToDeadLetterQueue(self, request: Any, context: Any) -> Any:
@@ -163,17 +164,24 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
     async def _answer(self, context: Any, request: Any, work: _Work, response: Any) -> Any:
         try:
             with self._calls:
-                caller = self._callers.caller(context)
-                judge(request, caller)
+                caller = self._let_in(request, context)
                 return await work(request, caller)
         except (BrokerError, Exception) as error:
             return response(status=_told(error))
 
+    def _let_in(self, request: Any, context: Any) -> Caller:
+        """Who makes a call, if they may; the request of a caller who was not known has not been read, and is None."""
+        caller = self._callers.caller(context)
+        if request is None:
+            # It would be known now: the keys were replaced in between.
+            raise Unauthorized("The call came before its access key was known here; make it again.")
+        judge(request, caller)
+        return caller
+
     async def _stream(self, context: Any, request: Any, work: _Stream, response: Any) -> AsyncIterator[Any]:
         try:
             with self._streams:
-                caller = self._callers.caller(context)
-                judge(request, caller)
+                caller = self._let_in(request, context)
                 async for each in work(request, caller):
                     judge(request, caller)  # It may have waited for long, and the rules have changed.
                     yield each

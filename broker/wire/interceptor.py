@@ -103,6 +103,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         calls, streams: counts in flight, also for servicers that report errors in another way.
         budget: bytes of the requests in flight.
         answers: bytes of unread answers; the same limit as for requests.
+        known_to: by the names of services that find out by themselves who calls: whether they know the caller of a
+            call. Of others no request is read; the service gets None in its place, and refuses the call in its own way.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.streams = ConcurrencyLimit("streams", max_streams)
         self.budget = Budget(max_request_bytes)
         self.responses = ResponseBudget(max_request_bytes)
+        self.known_to: dict[str, Callable[[Any], bool]] = {}
         self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
         self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
         # Of nobody who has to be known: they have a limit of their own.
@@ -189,9 +192,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     limit.check()
                     if self._gate is not None:
                         await self._gate.enter(method, context)
-                    request = await self._one(context, deserialize, share)
-                    if self._gate is not None:
-                        self._gate.judge(method, request)
+                    request = None
+                    if self._knows(method, context):
+                        request = await self._one(context, deserialize, share)
+                        if self._gate is not None:
+                            self._gate.judge(method, request)
                     if recorder is not None:
                         record = await recorder.changing(method, request, context)
                     with limit:
@@ -297,10 +302,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
             coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
             return coming if self._gate is None else _judged(coming, partial(self._gate.judge, method), permits)
+        if not self._knows(method, context):
+            return None
         request = await self._one(context, deserialize, share)
         if self._gate is not None:
             permits.append(self._gate.judge(method, request))
         return request
+
+    def _knows(self, method: str, context: Any) -> bool:
+        """Whether the caller is known, as far as the service finds that out by itself."""
+        knows = self.known_to.get(method[1:].partition("/")[0])
+        return knows is None or knows(context)
 
     def _observe(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if self._observer is not NO_OBSERVER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -309,6 +309,39 @@ async def test_no_stream_is_served_without_a_signature(
     command = await stream.next()
     assert (command.status.code, command.WhichOneof("command")) == (Code.UNAUTHORIZED, None)
     assert await stream.ended() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("keys", [None, ("shop", "wrong")])
+async def test_a_request_without_a_signature_is_not_read(
+    guarded: BrokerProcess, connect_raw: Connect, method: str, keys: tuple[str, str] | None
+) -> None:
+    """On the wire a call with one request is one of streams: it is refused before it has sent any."""
+    raw = connect_raw(endpoint=guarded.endpoint, keys=keys)
+    async with grpc.aio.insecure_channel(guarded.endpoint) as channel, asyncio.timeout(PATIENCE):
+        response = getattr(service_pb2, METHODS[method].output_type.name)
+        path = f"/{METHODS[method].containing_service.full_name}/{method}"
+        call: Any = channel.stream_stream(path, response_deserializer=response.FromString)(metadata=raw.metadata())
+        answer = await call.read()
+        assert answer.status.code == Code.UNAUTHORIZED
+        assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("keys", [None, ("shop", "wrong")])
+async def test_calls_without_a_signature_are_refused_whatever_their_size(
+    guarded: BrokerProcess, connect_raw: Connect, keys: tuple[str, str] | None
+) -> None:
+    raw = connect_raw(endpoint=guarded.endpoint, keys=keys)
+    large = [message("orders", bytes(4_000_000)) for _ in range(5)]
+    for _ in range(5):
+        answer = await raw.send(*large)
+        assert (answer.status.code, len(answer.entries)) == (Code.UNAUTHORIZED, 0)
+        stream = raw.telemetry()
+        # Whether this arrives, or its stream has ended by then.
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            await stream.tell(raw.producer_settings(*["t" * 1000] * 1000))
+        assert (await stream.next()).status.code == Code.UNAUTHORIZED
+        assert await stream.ended() is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(

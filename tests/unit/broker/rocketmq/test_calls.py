@@ -141,6 +141,17 @@ def test_any_other_signature_is_refused(authorization: str) -> None:
     assert "secret" not in refused.value.message.replace("secret key", "")
 
 
+def test_who_calls_is_found_out_without_the_request() -> None:
+    callers = Callers(SECRETS, window=0)
+    assert callers.know(signed(GOOD))
+    # That it does not tell its id is refused by the call itself.
+    assert callers.know(Context(authorization=GOOD, x_mq_date_time=TIME))
+    assert not callers.know(signed(GOOD.replace("key", "nobody")))
+    assert not callers.know(Context())
+    assert not Callers(SECRETS, window=300).know(signed(GOOD))
+    assert Callers().know(Context())
+
+
 def test_a_signature_belongs_to_its_time() -> None:
     with pytest.raises(Unauthorized):
         Callers(SECRETS).caller(signed(GOOD, "20260101T101113Z"))
