@@ -106,7 +106,8 @@ class BrokerConfig:
         audit_days: days that records of who did what are kept.
         rocketmq: also speak the protocol of RocketMQ's official clients; needs the extra [rocketmq].
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
-        rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls.
+        rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls. It is read
+            again when it was replaced.
         rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
         rocketmq_min_invisible: shortest invisible duration (seconds) that they may receive messages for.
         log_format: text or json.

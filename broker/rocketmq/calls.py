@@ -20,12 +20,17 @@ from broker.wire.credentials.authentication import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from broker.services.rights import Rights
+    from broker.wire.credentials.files import WatchedFile
 
 ACCESS_KEY = "key:"
 """Before the names of those who sign with an access key."""
+Secrets = dict[str, tuple[bytes, ...]]
+"""Secret keys by access key."""
+FIELD = "rocketmq_keys"
+MOST_SECRETS = 4
+"""Secret keys of one access key; several, while one is being replaced."""
 _AUTHORIZATION = re.compile(
     r"MQv2-HMAC-SHA1\s+Credential=(?P<key>[^,/\s]*)[^,]*,\s*SignedHeaders=x-mq-date-time,\s*Signature=(?P<sign>[0-9a-fA-F]+)"
 )
@@ -59,18 +64,22 @@ class Callers:
     """
 
     def __init__(
-        self, secrets: Mapping[str, str] | None = None, *, window: float = 0, rights: Rights | None = None
+        self,
+        secrets: WatchedFile[Secrets] | None = None,
+        *,
+        window: float = 0,
+        rights: Rights | None = None,
     ) -> None:
         """Takes the keys, the window and the rights.
 
         Args:
-            secrets: the secret keys by access key; with none, nothing is checked.
+            secrets: the secret keys by access key; None: nothing is checked.
             window: seconds that the time of a call may differ from this machine's; 0: any time is accepted, as by
                 RocketMQ's own proxy.
             rights: what each access key may do; None: everything. Needs keys.
         """
         self._rights = rights
-        self._secrets = {key: secret.encode() for key, secret in (secrets or {}).items()}
+        self._secrets = secrets
         self._window = window
 
     def caller(self, context: Any) -> Caller:
@@ -81,7 +90,7 @@ class Callers:
             InvalidArgument: its client id is invalid.
         """
         headers = _headers_of(context)
-        key = self._check(headers) if self._secrets else ""
+        key = self._check(headers)
         client_id = headers.get("x-mq-client-id", "")
         check_client_id(client_id, "x-mq-client-id")
         if self._rights is not None:
@@ -97,23 +106,39 @@ class Callers:
     def know(self, context: Any) -> bool:
         """Whether a call is signed as it must be, which takes no look at its request."""
         try:
-            if self._secrets:
-                self._check(_headers_of(context))
+            self._check(_headers_of(context))
         except Unauthorized:
             return False
         return True
 
+    def look_again(self, context: Any) -> None:
+        """Finds out whether the signature of a call that lasts still counts, whose time may have passed.
+
+        Raises:
+            Unauthorized: the key that it was signed with is not known any more.
+        """
+        self._signer(_headers_of(context))
+
     def _check(self, headers: Mapping[str, str]) -> str:
-        """The access key that a call is signed with."""
+        """The access key that a call is signed with, at an acceptable time; empty if none is needed."""
+        key = self._signer(headers)
+        if self._secrets is not None and self._window:
+            self._check_time(headers.get("x-mq-date-time", ""))
+        return key
+
+    def _signer(self, headers: Mapping[str, str]) -> str:
+        """The access key that a call is signed with, at whatever time; empty if none is needed."""
+        if self._secrets is None:
+            return ""
         found = _AUTHORIZATION.fullmatch(headers.get("authorization", "").strip())
         if found is None:
             raise Unauthorized("The call is not signed; set an access key and its secret key in the client.")
-        secret = self._secrets.get(found["key"])
-        signed = hmac.new(secret or b"-", headers.get("x-mq-date-time", "").encode(), hashlib.sha1).hexdigest()
-        if not hmac.compare_digest(signed, found["sign"].lower()) or secret is None:
+        date_time, sign = headers.get("x-mq-date-time", "").encode(), found["sign"].lower()
+        known = self._secrets.content().get(found["key"])
+        # As much is done for a key that is not known.
+        signs = [hmac.new(secret, date_time, hashlib.sha1).hexdigest() for secret in known or (b"-",)]
+        if not any(hmac.compare_digest(each, sign) for each in signs) or known is None:
             raise Unauthorized("The access key is not known here, or the signature is not that of its secret key.")
-        if self._window:
-            self._check_time(headers.get("x-mq-date-time", ""))
         return str(found["key"])
 
     def _check_time(self, text: str) -> None:
@@ -136,29 +161,36 @@ def _headers_of(context: Any) -> dict[str, str]:
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
-def read_secrets(file: Path) -> dict[str, str]:
-    """Secret keys by access key, from a file with lines such as `key:secret`; those that begin with # are skipped.
+def read_secrets(raw: bytes) -> Secrets:
+    """Secret keys by access key, from lines such as `key:secret`; those that begin with # are skipped.
+
+    An access key may be on several lines: each of its secrets counts.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a line is not of this form; secrets are not shown.
+        ConfigurationError: a line is not of this form; secrets are not shown.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"The file {str(file)!r} cannot be read: {why}.", field="rocketmq_keys") from None
-    secrets: dict[str, str] = {}
+        lines = raw.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ConfigurationError("The file of keys is not UTF-8.", field=FIELD) from None
+    secrets: Secrets = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
         key, colon, secret = text.partition(":")
-        if not (key and colon and secret) or key in secrets or re.search(r"[,/\s]", key):
-            raise ConfigurationError(
-                f"Line {number} of {str(file)!r} must be access-key:secret-key, each access key once.",
-                field="rocketmq_keys",
-            )
-        secrets[key] = secret
+        if not (key and colon and secret) or re.search(r"[,/\s]", key):
+            raise _wrong(number, "it must be access-key:secret-key")
+        known = secrets.get(key, ())
+        if secret.encode() in known:
+            raise _wrong(number, "this secret key of this access key is there already")
+        if len(known) == MOST_SECRETS:
+            raise _wrong(number, f"an access key has up to {MOST_SECRETS} secret keys; remove those that are replaced")
+        secrets[key] = (*known, secret.encode())
     if not secrets:
-        raise ConfigurationError(f"The file {str(file)!r} has no keys.", field="rocketmq_keys")
+        raise ConfigurationError("The file of keys has none.", field=FIELD)
     return secrets
+
+
+def _wrong(line: int, why: str) -> ConfigurationError:
+    return ConfigurationError(f"Line {line} of the file of keys: {why}.", field=FIELD)

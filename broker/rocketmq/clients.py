@@ -29,7 +29,7 @@ from broker.wire.stream_writer import StreamWriter
 from broker.wire.times import micros
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from broker.rocketmq.calls import Caller
     from broker.services.catalog import Catalog
@@ -195,7 +195,7 @@ class Clients:
         """Removes the pending checks of a transaction that this broker sent."""
         self._checks.pop(transaction_id, None)
 
-    async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncIterator[Any]:
+    async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncGenerator[Any, None]:
         """Serves a client's stream."""
         client = self.heard(caller.named())
         session = CheckSession(caller.client_id)

@@ -25,7 +25,7 @@ from broker.wire.throttled_log import ThrottledLog
 from broker.wire.times import fill_timestamp, micros
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from broker.domain.clock import Clock
     from broker.domain.filters import Filter
@@ -91,7 +91,7 @@ class Consuming:
         self._acked: OrderedDict[str, None] = OrderedDict()
         self._attempts: OrderedDict[tuple[str, str, str, str], list[HandedOut]] = OrderedDict()
 
-    async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+    async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
         """Delivers up to a batch of messages, and waits for the first."""
         # It may have sent its settings before this broker was restarted.
         kind = definition_pb2.ClientType.PUSH_CONSUMER if request.auto_renew else 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.rocketmq.calls import Callers, read_secrets
+from broker.rocketmq.calls import FIELD, Callers, read_secrets
 from broker.rocketmq.clients import Clients
 from broker.rocketmq.consuming import Consuming
 from broker.rocketmq.offsets import Offsets
@@ -15,6 +14,7 @@ from broker.rocketmq.protocol import SERVICE, service_pb2_grpc
 from broker.rocketmq.renewals import Renewals
 from broker.rocketmq.routes import Routes, endpoints_of
 from broker.rocketmq.servicer import MessagingServicer
+from broker.wire.credentials.files import WatchedFile
 
 if TYPE_CHECKING:
     import grpc
@@ -42,7 +42,7 @@ class GatewayConfig:
     Attributes:
         host: this broker's name.
         endpoints: addresses to announce, separated by commas; none: those that a client uses.
-        keys: file with access keys and secret keys; none: signatures are not checked.
+        keys: file with access keys and secret keys, read again when it was replaced; none: signatures are not checked.
         signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
         shortest_invisible: microseconds that a client may receive messages for, at least.
     """
@@ -89,7 +89,7 @@ class Gateway:
             ConfigurationError: an address or the file is not usable.
         """
         announced = endpoints_of(config.endpoints)
-        secrets = read_secrets(Path(config.keys)) if config.keys else None
+        secrets = WatchedFile(config.keys, read_secrets, field=FIELD) if config.keys else None
         callers = Callers(secrets, window=config.signature_window, rights=rights)
         guard.known_to[self.service] = callers.know
         self._clients = Clients(catalog, sessions, transactions.limits.max_body)

@@ -14,7 +14,7 @@ from broker.rocketmq.settings import LARGEST_BATCH
 from broker.wire.times import micros_of_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from broker.rocketmq.calls import Caller
     from broker.services.consuming.reading import QueueReader
@@ -34,7 +34,7 @@ class Offsets:
         self._topics = topics
         self._host = host
 
-    async def pull(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+    async def pull(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
         """Reads a queue from an offset on."""
         topic, queue_no = _queue(request, caller)
         wanted = filter_of(request.filter_expression.type, request.filter_expression.expression.strip())

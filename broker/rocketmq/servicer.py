@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,7 +16,7 @@ from broker.rocketmq.codes import OK, Unauthorized, Unsupported, grpc_code_of, s
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from broker.rocketmq.calls import Caller, Callers
     from broker.rocketmq.clients import Clients
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from broker.wire.concurrency_limit import ConcurrencyLimit
 
     _Work = Callable[[Any, Caller], Awaitable[Any]]
-    _Stream = Callable[[Any, Caller], AsyncIterator[Any]]
+    _Stream = Callable[[Any, Caller], AsyncGenerator[Any, None]]
 
 logger = logging.getLogger("halfmq.rocketmq")
 
@@ -153,8 +154,11 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         """
         try:
             with self._streams:
-                async for each in self._clients.telemetry(request_iterator, self._callers.caller(context)):
-                    yield each
+                caller = self._callers.caller(context)
+                async with aclosing(self._clients.telemetry(request_iterator, caller)) as commands:
+                    async for each in commands:
+                        self._callers.look_again(context)
+                        yield each
         except (BrokerError, Exception) as error:
             told = _told(error)
             yield service_pb2.TelemetryCommand(status=told)
@@ -182,9 +186,12 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         try:
             with self._streams:
                 caller = self._let_in(request, context)
-                async for each in work(request, caller):
-                    judge(request, caller)  # It may have waited for long, and the rules have changed.
-                    yield each
+                async with aclosing(work(request, caller)) as parts:
+                    async for each in parts:
+                        # It may have waited for long, and the keys or the rules have changed.
+                        self._callers.look_again(context)
+                        judge(request, caller)
+                        yield each
         except (BrokerError, Exception) as error:
             yield response(status=_told(error))
 

@@ -367,6 +367,52 @@ async def test_every_clients_signature_is_taken(
     assert (await raw.receive_some(unique("group"), topic)).bodies == ["signed"]
 
 
+def put(file: Path, content: str) -> None:
+    """Replaces a file as a whole."""
+    new = file.with_suffix(".new")
+    new.write_text(content)
+    new.replace(file)
+
+
+async def code_becomes(raw: RawClient, code: int) -> None:
+    """Waits until a broker answers so: it looks at its file twice a second."""
+    async with asyncio.timeout(PATIENCE):
+        while await raw.heartbeat() != code:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_keys_are_replaced_while_it_serves(tmp_path: Path, connect_raw: Connect) -> None:
+    file, topic = tmp_path / "keys", unique("topic")
+    put(file, "shop:old\n")
+    with BrokerProcess(
+        f"sqlite:///{tmp_path / 'halfmq.db'}", rocketmq=True, rocketmq_keys=file, auto_create=True, **TIMES
+    ) as broker:
+        old, new, asking = (
+            connect_raw(endpoint=broker.endpoint, keys=("shop", secret)) for secret in ("old", "new", "new")
+        )
+        stream = await old.as_producer(topic)
+        assert await new.heartbeat() == Code.UNAUTHORIZED
+        put(file, "shop:old\nshop:new\n")
+        await code_becomes(new, Code.OK)
+        assert await old.heartbeat() == Code.OK
+        transaction = await old.prepare(topic)
+        await stream.check_of(transaction)
+        waiting = asyncio.create_task(old.receive(unique("group"), topic, wait=20.0))
+        put(file, "shop:new\n")
+        await code_becomes(old, Code.UNAUTHORIZED)
+        # What was open gets nothing any more.
+        assert await stream.ended() is grpc.StatusCode.UNAUTHENTICATED
+        assert await asking.end(transaction) == Code.OK
+        received = await waiting
+        assert (received.code, received.messages) == (Code.UNAUTHORIZED, [])
+        # A file that cannot be read changes nothing.
+        put(file, "shop\n")
+        async with asyncio.timeout(PATIENCE):
+            while not broker.count("rocketmq_keys", "Line 1 of the file of keys"):
+                assert await new.heartbeat() == Code.OK
+        assert await new.heartbeat() == Code.OK
+
+
 async def test_a_broker_that_was_killed_goes_on_where_it_was(tmp_path: Path, connect_raw: Connect) -> None:
     """Its clients may not come back to their streams for minutes, and tell no settings."""
     database = f"sqlite:///{tmp_path / 'halfmq.db'}"

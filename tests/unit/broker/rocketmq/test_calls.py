@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.errors import BrokerError, ConfigurationError
+from broker.rocketmq import calls
 from broker.rocketmq.calls import Caller, Callers, read_secrets
 from broker.rocketmq.codes import Unauthorized, code_of
 from broker.rocketmq.protocol import Code
+from broker.wire.credentials.files import WatchedFile
 from support.rocketmq_protocol import signature
+from unit.broker.rocketmq.fakes import Keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,26 +68,26 @@ def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
 
 def test_without_keys_nothing_is_looked_at() -> None:
     for authorization in ("", "nonsense", signature("key", "wrong", TIME)):
-        assert Callers({}).caller(signed(authorization)).client_id == "me"
+        assert Callers().caller(signed(authorization)).client_id == "me"
 
 
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize("scope", ["", "//Rocketmq", "/cn-hangzhou/RocketMQ", "/"])
 def test_every_clients_form_of_a_signature_is_taken(upper: bool, scope: str) -> None:
     authorization = signature("key", "secret", TIME, scope=scope, upper=upper)
-    assert Callers(SECRETS).caller(signed(authorization)).client_id == "me"
+    assert Callers(Keys(SECRETS)).caller(signed(authorization)).client_id == "me"
 
 
 @pytest.mark.parametrize("time", ["20200101T000000Z", "2026-01-01T10:11:12.123456+08:00", "20991231T235959Z"])
 def test_the_time_is_signed_and_not_judged(time: str) -> None:
     """Clients tell their local time as if it was Greenwich's."""
     authorization = signature("key", "secret", time)
-    assert Callers(SECRETS).caller(signed(authorization, time)).client_id == "me"
+    assert Callers(Keys(SECRETS)).caller(signed(authorization, time)).client_id == "me"
 
 
 @pytest.mark.parametrize("form", ["%Y%m%dT%H%M%SZ", "%Y-%m-%dT%H:%M:%S.%f+00:00", "%Y-%m-%dT%H:%M:%S"])
 def test_a_signature_is_good_for_a_window_of_time_where_one_is_set(form: str) -> None:
-    callers = Callers(SECRETS, window=300)
+    callers = Callers(Keys(SECRETS), window=300)
     for seconds, taken in ((0, True), (-290, True), (290, True), (-310, False), (310, False), (-86_400 * 365, False)):
         time = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(form)
         call = signed(signature("key", "secret", time), time)
@@ -98,11 +101,11 @@ def test_a_signature_is_good_for_a_window_of_time_where_one_is_set(form: str) ->
 @pytest.mark.parametrize("time", ["", "now", "20261332T000000Z", "1"])
 def test_a_time_that_is_none_is_refused_where_a_window_is_set(time: str) -> None:
     with pytest.raises(Unauthorized, match="must look like"):
-        Callers(SECRETS, window=300).caller(signed(signature("key", "secret", time), time))
+        Callers(Keys(SECRETS), window=300).caller(signed(signature("key", "secret", time), time))
 
 
 def test_each_key_has_its_own_secret() -> None:
-    callers = Callers(SECRETS)
+    callers = Callers(Keys(SECRETS))
     for key, secret in SECRETS.items():
         assert callers.caller(signed(signature(key, secret, TIME))).client_id == "me"
         for another in {*SECRETS.values(), ""} - {secret}:
@@ -136,29 +139,29 @@ GOOD = signature("key", "secret", TIME)
 )
 def test_any_other_signature_is_refused(authorization: str) -> None:
     with pytest.raises(Unauthorized) as refused:
-        Callers(SECRETS).caller(signed(authorization))
+        Callers(Keys(SECRETS)).caller(signed(authorization))
     assert code_of(refused.value) == Code.UNAUTHORIZED
     assert "secret" not in refused.value.message.replace("secret key", "")
 
 
 def test_who_calls_is_found_out_without_the_request() -> None:
-    callers = Callers(SECRETS, window=0)
+    callers = Callers(Keys(SECRETS), window=0)
     assert callers.know(signed(GOOD))
     # That it does not tell its id is refused by the call itself.
     assert callers.know(Context(authorization=GOOD, x_mq_date_time=TIME))
     assert not callers.know(signed(GOOD.replace("key", "nobody")))
     assert not callers.know(Context())
-    assert not Callers(SECRETS, window=300).know(signed(GOOD))
+    assert not Callers(Keys(SECRETS), window=300).know(signed(GOOD))
     assert Callers().know(Context())
 
 
 def test_a_signature_belongs_to_its_time() -> None:
     with pytest.raises(Unauthorized):
-        Callers(SECRETS).caller(signed(GOOD, "20260101T101113Z"))
+        Callers(Keys(SECRETS)).caller(signed(GOOD, "20260101T101113Z"))
     with pytest.raises(Unauthorized):
-        Callers(SECRETS).caller(Context(authorization=GOOD))
+        Callers(Keys(SECRETS)).caller(Context(authorization=GOOD))
     with pytest.raises(Unauthorized):
-        Callers(SECRETS).caller(Context(x_mq_client_id="me"))
+        Callers(Keys(SECRETS)).caller(Context(x_mq_client_id="me"))
 
 
 def test_the_signature_is_the_one_of_the_protocol() -> None:
@@ -167,47 +170,80 @@ def test_the_signature_is_the_one_of_the_protocol() -> None:
     assert authorization == GOOD
 
 
-def written(folder: Path, text: str | bytes) -> Path:
-    file = folder / "keys"
-    file.write_bytes(text.encode() if isinstance(text, str) else text)
-    return file
+def test_an_access_key_has_two_secrets_while_one_is_replaced() -> None:
+    keys = Keys({"key": "old", "other": "its own"})
+    callers = Callers(keys)
+    old, new = (signed(signature("key", secret, TIME)) for secret in ("old", "new"))
+    other = signed(signature("other", "its own", TIME))
+
+    def known() -> list[bool]:
+        return [callers.know(call) for call in (old, new, other)]
+
+    assert known() == [True, False, True]
+    keys.put({"key": ("old", "new"), "other": "its own"})
+    assert known() == [True, True, True]
+    keys.put({"key": "new", "other": "its own"})
+    assert known() == [False, True, True]
+    assert not callers.know(signed(signature("other", "new", TIME)))
 
 
-def test_the_file_of_keys(tmp_path: Path) -> None:
-    text = "# who may call\n\n shop:its secret \r\nother:with:colons\n  # no more\n"
-    assert read_secrets(written(tmp_path, text)) == {"shop": "its secret", "other": "with:colons"}
+def test_a_call_that_lasts_ends_with_its_key_and_not_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys({"key": ("old", "new")})
+    callers = Callers(keys, window=300)
+    time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    call = signed(signature("key", "old", time), time)
+    assert callers.caller(call).client_id == "me"
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=1)
+
+    monkeypatch.setattr(calls, "datetime", Later)
+    assert not callers.know(call)
+    callers.look_again(call)
+    keys.put({"key": "new"})
+    with pytest.raises(Unauthorized):
+        callers.look_again(call)
+    Callers().look_again(Context())
+
+
+def test_the_file_of_keys() -> None:
+    text = "# who may call\n\n shop:its secret \r\nother:with:colons\n  # no more\nshop:a new one\n"
+    assert read_secrets(text.encode()) == {"shop": (b"its secret", b"a new one"), "other": (b"with:colons",)}
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "line", "words"),
     [
-        ("a:b\nsecret-without-key", 2),
-        (":hidden", 1),
-        ("a:", 1),
-        ("a:one\na:two", 2),
-        ("# first\na b:c", 2),
-        ("a,b:c", 1),
-        ("a/b:c", 1),
+        ("a:b\nsecret-without-key", 2, "access-key:secret-key"),
+        (":hidden", 1, "access-key:secret-key"),
+        ("a:", 1, "access-key:secret-key"),
+        ("# first\na b:c", 2, "access-key:secret-key"),
+        ("a,b:c", 1, "access-key:secret-key"),
+        ("a/b:c", 1, "access-key:secret-key"),
+        ("a:hidden\nb:hidden\na:hidden", 3, "there already"),
+        ("a:one\na:two\na:three\na:four\na:hidden", 5, "up to 4"),
     ],
 )
-def test_a_line_that_cannot_be_is_named_and_not_shown(tmp_path: Path, text: str, line: int) -> None:
+def test_a_line_that_cannot_be_is_named_and_not_shown(text: str, line: int, words: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        read_secrets(written(tmp_path, text))
+        read_secrets(text.encode())
     assert refused.value.field == "rocketmq_keys"
     assert f"Line {line} of" in refused.value.message
-    assert "access-key:secret-key" in refused.value.message
-    assert not any(secret in refused.value.message for secret in ("hidden", "secret-without-key", "two"))
+    assert words in refused.value.message
+    assert not any(secret in refused.value.message for secret in ("hidden", "secret-without-key"))
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"", "no keys"), (b"# nobody\n", "no keys"), (b"a:\xff", "UTF-8")])
-def test_a_file_that_says_nothing_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+@pytest.mark.parametrize(("content", "why"), [(b"", "has none"), (b"# nobody\n", "has none"), (b"a:\xff", "UTF-8")])
+def test_a_file_that_says_nothing_is_refused(content: bytes, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as refused:
-        read_secrets(written(tmp_path, content))
+        read_secrets(content)
     assert refused.value.field == "rocketmq_keys"
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(ConfigurationError, match="cannot be read") as refused:
-            read_secrets(path)
+            WatchedFile(str(path), read_secrets, field="rocketmq_keys")
         assert refused.value.field == "rocketmq_keys"

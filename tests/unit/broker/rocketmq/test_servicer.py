@@ -10,6 +10,7 @@ from broker.rocketmq.calls import Callers
 from broker.rocketmq.protocol import Code, service_pb2
 from broker.rocketmq.servicer import MessagingServicer
 from broker.wire.concurrency_limit import ConcurrencyLimit
+from unit.broker.rocketmq.fakes import Keys
 
 METHODS = {
     method.name: method
@@ -36,7 +37,9 @@ class Nothing:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("callers", [Callers({"key": "secret"}), Callers()], ids=["unknown", "known a moment later"])
+@pytest.mark.parametrize(
+    "callers", [Callers(Keys({"key": "secret"})), Callers()], ids=["unknown", "known a moment later"]
+)
 async def test_a_request_that_was_not_read_is_refused(method: str, callers: Callers) -> None:
     nothing: Any = Nothing()
     limits = {"calls": ConcurrencyLimit("calls", 1), "streams": ConcurrencyLimit("streams", 1)}
