@@ -190,7 +190,7 @@ def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> 
             host=config.name,
             endpoints=config.rocketmq_endpoints,
             keys=config.rocketmq_keys,
-            signature_window=config.rocketmq_signature_window,
+            signature_window=config.signature_window,
             shortest_invisible=int(config.rocketmq_min_invisible * 1e6),
         ),
         clock=parts.store.clock,

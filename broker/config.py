@@ -13,6 +13,9 @@ from broker.domain.limits import Limits
 from broker.errors import ConfigurationError
 
 DEFAULT_DATABASE = "sqlite:///halfmq.db"
+SIGNATURE_WINDOW = 54_000.0
+"""15 hours: time zones are up to 14 hours off, and some clients write their local time as if it was UTC. A signature
+that was seen counts for 30 hours at most."""
 
 BOUNDS = {
     "first_check": (0, 24 * 3600),
@@ -108,7 +111,8 @@ class BrokerConfig:
         rocketmq_endpoints: addresses to announce to them (host:port, with commas between); empty: those that they use.
         rocketmq_keys: file with lines access-key:secret-key; RocketMQ's clients must then sign their calls. It is read
             again when it was replaced.
-        rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time.
+        rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time is
+            accepted. None: 54000 (15 h) with access, otherwise 0.
         rocketmq_min_invisible: shortest invisible duration (seconds) that they may receive messages for.
         log_format: text or json.
         log_level: debug, info, warning or error.
@@ -155,7 +159,7 @@ class BrokerConfig:
     rocketmq: bool = False
     rocketmq_endpoints: str = ""
     rocketmq_keys: str = ""
-    rocketmq_signature_window: float = 0.0
+    rocketmq_signature_window: float | None = None
     rocketmq_min_invisible: float = 10.0
     log_format: str = "text"
     log_level: str = "info"
@@ -168,7 +172,8 @@ class BrokerConfig:
         if not 1 <= self.queue_count <= 1024:
             raise ConfigurationError("queue_count must be between 1 and 1024.", field="queue_count")
         for name, (least, most) in BOUNDS.items():
-            if not least <= getattr(self, name) <= most:
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
                 raise ConfigurationError(f"{name} must be between {least:g} and {most:g}.", field=name)
         self._check_tls()
         for name, needed in NEEDS.items():
@@ -224,6 +229,13 @@ class BrokerConfig:
         if self.auto_create_groups is None:
             return self.auto_create or self.rocketmq
         return self.auto_create_groups
+
+    @property
+    def signature_window(self) -> float:
+        """Seconds that the time of a signature of RocketMQ's clients may differ; 0: any time."""
+        if self.rocketmq_signature_window is None:
+            return SIGNATURE_WINDOW if self.access else 0.0
+        return self.rocketmq_signature_window
 
     def check_policy(self) -> CheckPolicy:
         """The times of the check-back."""

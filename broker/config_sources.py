@@ -133,7 +133,7 @@ def _parse(name: str, value: Any, shown: str) -> Any:
             return _parse_bool(value)
         if kind == "int":
             return _parse_number(int, value)
-        if kind == "float":
+        if str(kind).startswith("float"):
             return _parse_number(float, value)
         if not isinstance(value, str):
             raise ValueError(value)

@@ -102,7 +102,8 @@ def serve(
         str | None, typer.Option(help="File with access-key:secret-key lines; they must sign then [none].")
     ] = None,
     rocketmq_signature_window: Annotated[
-        float | None, typer.Option(help="Seconds that the time of a signature may differ; 0: any time [0].")
+        float | None,
+        typer.Option(help="Seconds that the time of a signature may differ; 0: any time [0; 54000 with --access]."),
     ] = None,
     rocketmq_min_invisible: Annotated[
         float | None, typer.Option(help="Shortest invisible duration for RocketMQ's clients, seconds [10].")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from broker.rocketmq.access import NEEDS
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from producer_sdk import Admin, BearerToken, Connection
-from support.rocketmq_protocol import resource
+from support.rocketmq_protocol import endpoints, resource, signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,3 +131,12 @@ async def test_verdicts_are_of_those_who_may_send_to_the_topic(guarded: BrokerPr
     # Nor by naming a topic that it may send to.
     assert (await other.call("EndTransaction", ending("others"))).status.code == Code.INVALID_TRANSACTION_ID
     assert (await shop.call("EndTransaction", ending("orders"))).status.code == Code.OK
+
+
+async def test_signatures_are_good_for_any_time_zone_and_not_for_ever(guarded: BrokerProcess, connect_raw: Any) -> None:
+    request = service_pb2.QueryRouteRequest(topic=resource("orders"), endpoints=endpoints("mq:1"))
+    for hours, code in ((14, Code.OK), (-12, Code.OK), (-15.5, Code.UNAUTHORIZED), (15.5, Code.UNAUTHORIZED)):
+        time = (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y%m%dT%H%M%SZ")
+        headers = {"x-mq-date-time": time, "authorization": signature("shop", KEYS["shop"], time)}
+        raw = connect_raw(endpoint=guarded.endpoint, headers=headers)
+        assert (await raw.call("QueryRoute", request)).status.code == code

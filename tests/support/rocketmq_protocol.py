@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import uuid
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -176,7 +177,7 @@ class RawClient:
         if self.client_id:
             headers["x-mq-client-id"] = self.client_id
         if self._keys is not None:
-            headers["x-mq-date-time"] = "20260101T000000Z"
+            headers["x-mq-date-time"] = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             headers["authorization"] = signature(*self._keys, headers["x-mq-date-time"])
         return tuple({**headers, **self._headers}.items())
 
