@@ -195,6 +195,10 @@ class ProducerGroups(Protocol):
         """The number of a producer group; created if new."""
         ...
 
+    async def find_producer_group(self, name: str) -> int | None:
+        """The number of a producer group; None if there is none."""
+        ...
+
     async def producer_groups(self) -> dict[int, str]:
         """The names of all producer groups by their numbers."""
         ...

@@ -146,14 +146,15 @@ class Producing:
     async def _bounds_of(self, request: Any, caller: Caller) -> tuple[frozenset[int] | None, frozenset[int] | None]:
         """What a verdict may be about: the producer group of its topic, which was judged, and messages on that topic.
 
-        Others may have a producer group of this name, with messages on other topics.
+        Others may have a producer group of this name, with messages on other topics. Where there is none, it is about
+        nothing.
         """
         if CALLER.get().unbounded:
             return None, None
         topic, group_id = await self._transactions.numbers_of(
             name_of(request.topic, caller.namespace), producer_group_of(name_of(request.topic, caller.namespace))
         )
-        return frozenset({group_id}), frozenset({topic})
+        return frozenset() if group_id is None else frozenset({group_id}), frozenset({topic})
 
     async def _take_answer(self, transaction_id: bytes, number: int | None, answer: CheckAnswer) -> None:
         """Handles an answer to a check without a check number; it is recorded in the history.

@@ -205,6 +205,15 @@ class Catalog:
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
         return known
 
+    async def find_producer_group(self, name: str) -> int | None:
+        """The number of a producer group; None if it was not named yet by a producer."""
+        known = self._producer_group_ids.get(name)
+        if known is None:
+            known = await self._producer_groups.find_producer_group(name)
+            if known is not None:
+                self._producer_group_ids[name] = known
+        return known
+
     async def create_topic(self, name: str, wanted: TopicChange | None = None, priority_levels: int = 0) -> Topic:
         """Creates a topic; settings that are 0, None or not given get their defaults.
 

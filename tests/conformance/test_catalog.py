@@ -202,6 +202,18 @@ async def test_progress_of_a_group_over_all_it_joined(store: Store, topic: Topic
     assert await store.group_progress(await store.create_group("new", GroupSettings(3), TopicSettings(1, HOUR))) == []
 
 
+async def test_a_producer_group_is_found_and_not_created(world: World, store: Store) -> None:
+    assert await store.find_producer_group("shop") is None
+    assert world.count("producer_group") == 0
+    number = await store.producer_group_id("shop")
+    assert [await store.find_producer_group(name) for name in ("shop", "sho", "shopp", "")] == [
+        number,
+        None,
+        None,
+        None,
+    ]
+
+
 async def test_producer_groups_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "MAX_PRODUCER_GROUPS", 2)
     first, second = await store.producer_group_id("first"), await store.producer_group_id("second")

@@ -211,6 +211,7 @@ async def test_an_answer_of_another_group_is_not_recorded(world: World, store: S
     # Also after the verdict.
     await decided(store, commit(transaction_id))
     await store.record_answer(transaction_id, 1, CheckAnswer("e1", CheckVerdict.COMMIT, "mine", foreign))
+    await store.record_answer(transaction_id, 1, CheckAnswer("e1", CheckVerdict.COMMIT, "mine", frozenset()))
     assert (await seen(store, transaction_id)).checks[0].verdict is None
     await store.record_answer(transaction_id, 1, CheckAnswer("p1", CheckVerdict.COMMIT, "late", own))
     (entry,) = (await seen(store, transaction_id)).checks

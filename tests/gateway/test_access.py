@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.domain.ids import format_id
 from broker.rocketmq.access import NEEDS
+from broker.rocketmq.ids import rocketmq_id
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.services.ids import new_id
 from producer_sdk import Admin, BearerToken, Connection
 from support.rocketmq_protocol import endpoints, resource, signature
 
@@ -65,9 +70,6 @@ def guarded(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> BrokerP
 
 
 def message(topic: str, kind: int = definition_pb2.MessageType.NORMAL) -> Any:
-    from broker.rocketmq.ids import rocketmq_id
-    from broker.services.ids import new_id
-
     made = definition_pb2.Message(topic=resource(topic), body=b"x")
     made.system_properties.message_id = rocketmq_id(new_id())
     made.system_properties.message_type = kind
@@ -131,6 +133,32 @@ async def test_verdicts_are_of_those_who_may_send_to_the_topic(guarded: BrokerPr
     # Nor by naming a topic that it may send to.
     assert (await other.call("EndTransaction", ending("others"))).status.code == Code.INVALID_TRANSACTION_ID
     assert (await shop.call("EndTransaction", ending("orders"))).status.code == Code.OK
+
+
+async def test_ending_a_transaction_creates_nothing(guarded: BrokerProcess, connect_raw: Any) -> None:
+    """There are 10,000 groups of producers at most: each is of somebody who has sent half messages, or may be asked."""
+    for name in ("others", "nowhere-*"):
+        halfmq("access", "grant", "user:*", "PUB", "topic", name, f"--database={guarded.database}")
+    client = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
+    time.sleep(1.0)  # noqa: ASYNC251 - nothing else runs here
+
+    async def end(topic: str, source: int) -> int:
+        request = service_pb2.EndTransactionRequest(
+            topic=resource(topic),
+            transaction_id=format_id(new_id()),
+            resolution=definition_pb2.TransactionResolution.COMMIT,
+            source=source,
+        )
+        return int((await client.call("EndTransaction", request)).status.code)
+
+    sources = definition_pb2.TransactionSource
+    assert await end("others", sources.SOURCE_CLIENT) == Code.INVALID_TRANSACTION_ID
+    # A late answer is none of the client's errors.
+    assert await end("others", sources.SOURCE_SERVER_CHECK) == Code.OK
+    for number in range(3):
+        assert await end(f"nowhere-{number}", sources.SOURCE_CLIENT) == Code.TOPIC_NOT_FOUND
+    with closing(sqlite3.connect(guarded.database.removeprefix("sqlite:///"))) as database:
+        assert database.execute("SELECT name FROM producer_group").fetchall() == []
 
 
 async def test_signatures_are_good_for_any_time_zone_and_not_for_ever(guarded: BrokerProcess, connect_raw: Any) -> None:

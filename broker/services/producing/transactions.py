@@ -91,13 +91,15 @@ class TransactionService:
             done[index] = outcome
         return done
 
-    async def numbers_of(self, topic: str, producer_group: str) -> tuple[int, int]:
-        """The numbers of a topic and of a producer group.
+    async def numbers_of(self, topic: str, producer_group: str) -> tuple[int, int | None]:
+        """The numbers of a topic and of a producer group, None if there is no such group; neither is created.
 
         Raises:
+            InvalidArgument: the topic's name is not allowed.
             NotFound: there is no such topic.
         """
-        return (await self._catalog.topic(topic)).topic_id, await self._catalog.producer_group_id(producer_group)
+        found = self._catalog.known_topic(topic) or await self._catalog.current_topic(topic)
+        return found.topic_id, await self._catalog.find_producer_group(producer_group)
 
     async def decide(
         self, verdicts: Sequence[VerdictWork | BrokerError], may: Judge | None = None

@@ -54,6 +54,10 @@ class Transactions(Access):
         """The number of a producer group; created if new."""
         return await self._write(lambda session: topics.producer_group_id(session, name))
 
+    async def find_producer_group(self, name: str) -> int | None:
+        """The number of a producer group; None if there is none."""
+        return await self._read(lambda session: topics.find_producer_group(session, name))
+
     async def producer_groups(self) -> dict[int, str]:
         """The names of all producer groups by their numbers."""
         return await self._read(topics.producer_groups)

@@ -133,9 +133,8 @@ def producer_group_id(session: Session, name: str) -> int:
     Raises:
         Refused: there are too many already.
     """
-    query = "SELECT producer_group_id FROM producer_group WHERE name = ?"
-    row = session.fetch_one(query, (name,))
-    if row is None:
+    found = find_producer_group(session, name)
+    if found is None:
         count = session.fetch("SELECT COUNT(*) FROM producer_group")[0][0]
         if count >= MAX_PRODUCER_GROUPS and name != SINK_GROUP:
             raise Refused(
@@ -145,8 +144,15 @@ def producer_group_id(session: Session, name: str) -> int:
                 field="producer_group",
             )
         session.insert("producer_group", "name", [(name,)], keep_existing="name")
-        row = session.fetch(query, (name,))[0]
-    return int(row[0])
+        found = find_producer_group(session, name)
+        assert found is not None  # noqa: S101 - it was inserted
+    return found
+
+
+def find_producer_group(session: Session, name: str) -> int | None:
+    """The number of a producer group; None if there is none."""
+    row = session.fetch_one("SELECT producer_group_id FROM producer_group WHERE name = ?", (name,))
+    return None if row is None else int(row[0])
 
 
 def producer_groups(session: Session) -> dict[int, str]:

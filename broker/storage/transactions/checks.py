@@ -203,6 +203,8 @@ def record_answer(session: Session, transaction_id: bytes, check_number: int, an
     """
     of_group, values = "", []
     if answer.groups is not None:
+        if not answer.groups:
+            return  # It is of a producer of no group at all.
         foreign = f"transaction_id = ? AND producer_group_id NOT IN ({marks(answer.groups)})"
         of_group = (
             f" AND NOT EXISTS (SELECT 1 FROM half_message WHERE {foreign} AND position = 0)"

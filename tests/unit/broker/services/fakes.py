@@ -78,6 +78,10 @@ class FakeNames:
         self.look_ups.append(name)
         return 7
 
+    async def find_producer_group(self, name: str) -> int | None:
+        self.look_ups.append(name)
+        return 7 if name == "shop" else None
+
     async def producer_groups(self) -> dict[int, str]:
         return {7: "shop"}
 

@@ -75,6 +75,15 @@ async def test_producer_groups_are_looked_up_once() -> None:
     assert names.look_ups == ["shop"]
 
 
+async def test_a_producer_group_is_found_and_not_created() -> None:
+    names = FakeNames()
+    catalog = names.catalog()
+    assert [await catalog.find_producer_group(name) for name in ("bank", "bank", "shop", "shop")] == [None, None, 7, 7]
+    assert names.look_ups == ["bank", "bank", "shop"]
+    assert await catalog.producer_group_id("shop") == 7
+    assert names.look_ups == ["bank", "bank", "shop"]
+
+
 @pytest.mark.parametrize("wanted", [TopicChange(queue_count=0), TopicChange(retention=0), None])
 async def test_settings_that_are_not_given_get_their_defaults(wanted: TopicChange | None) -> None:
     assert (await FakeNames().catalog(queue_count=2).create_topic("orders", wanted)).name == "orders"

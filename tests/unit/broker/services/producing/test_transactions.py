@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from broker.domain.limits import Limits
 from broker.domain.message import Message
 from broker.domain.place import Scheduled
@@ -47,13 +49,13 @@ class Store:
 
 
 class World:
-    def __init__(self, *topics: str) -> None:
+    def __init__(self, *topics: str, **config: bool) -> None:
         self.names = FakeNames(*topics)
         self.store = Store(self.names)
         self.wakeups = Wakeups()
         self.due: list[int] = []
         self.wakeups.on_scheduled = self.due.append
-        catalog = self.names.catalog()
+        catalog = self.names.catalog(**config)
         self.service = TransactionService(
             self.store, catalog, MessageValidator(catalog, FakeClock(), Limits()), Positions(self.names), self.wakeups
         )
@@ -119,3 +121,14 @@ async def test_half_messages_wake_nobody() -> None:
     with world.wakeups.listen([1]) as event:
         await world.service.prepare("shop", [half("orders")])
         assert not event.is_set()
+
+
+async def test_numbers_are_looked_up_and_nothing_is_created() -> None:
+    world = World("orders", create_topics=True)
+    number = world.names.topics["orders"].topic_id
+    assert await world.service.numbers_of("orders", "shop") == (number, 7)
+    assert await world.service.numbers_of("orders", "bank") == (number, None)
+    with pytest.raises(NotFound) as refused:
+        await world.service.numbers_of("mails", "shop")
+    assert refused.value.reason == "TOPIC_NOT_FOUND"
+    assert list(world.names.topics) == ["orders"]
