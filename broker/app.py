@@ -17,6 +17,7 @@ from broker.server import Server
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
+from broker.wire.client_limits import ClientBounds
 from broker.wire.interceptor import CallInterceptor
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Broker:
             observer=self._observer,
             gate=gate,
             recorder=ChangeRecorder(parts.audit),
+            client_bounds=ClientBounds(
+                config.client_calls, config.client_streams, config.client_request_bytes, config.client_connections
+            ),
         )
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops

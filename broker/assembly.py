@@ -154,6 +154,7 @@ def _catalog_config(config: BrokerConfig) -> CatalogConfig:
         create_groups=config.creates_groups,
         queue_count=config.queue_count,
         retention=config.retention,
+        client_groups=config.client_groups,
     )
 
 

@@ -28,6 +28,11 @@ BOUNDS = {
     "max_calls": (1, 1_000_000),
     "max_streams": (1, 1_000_000),
     "max_request_bytes": (64 * 1024 * 1024, 1 << 40),
+    "client_calls": (0, 1_000_000),
+    "client_streams": (0, 1_000_000),
+    "client_request_bytes": (0, 1 << 40),
+    "client_connections": (0, 1_000_000),
+    "client_groups": (0, 1_000_000),
     "drain": (0, 3600),
     "workers": (1, 64),
     "answer_timeout": (0.1, 3600),
@@ -89,6 +94,10 @@ class BrokerConfig:
         max_streams: streams in flight at a time (consumers, check streams, pulls); more are refused likewise.
         max_request_bytes: bytes of all requests in flight; each that arrives slowly counts as the largest; more are
             refused likewise.
+        client_calls, client_streams, client_request_bytes: the same of one client; 0: three quarters of the above. A
+            client is whoever is known by one name; without access it is one connection.
+        client_connections: of one name, or without access of one address, that are busy; 0: any number.
+        client_groups: how many groups one name may make in an hour by naming them; 0: any number.
         drain: seconds that calls may take to end after SIGTERM.
         answer_timeout: seconds to wait for the database's answer to a statement.
         reconnect_timeout: seconds to try to reach a lost database before calls fail.
@@ -138,6 +147,11 @@ class BrokerConfig:
     max_calls: int = 5000
     max_streams: int = 20_000
     max_request_bytes: int = 512 * 1024 * 1024
+    client_calls: int = 0
+    client_streams: int = 0
+    client_request_bytes: int = 0
+    client_connections: int = 0
+    client_groups: int = 1000
     drain: float = 10.0
     answer_timeout: float = 30.0
     reconnect_timeout: float = 10.0

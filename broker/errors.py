@@ -8,6 +8,7 @@ BrokerError
 │   ├── VerdictConflict      the transaction has the opposite verdict, or is parked
 │   └── StaleReceipt         the lease behind a receipt handle ended
 ├── Overloaded               too much is waiting; retry after `retry_after`
+│   └── ClientOverloaded     of one client
 ├── StorageUnavailable       the database cannot be reached or cannot write; retry later
 │   └── RowsLocked           another session holds rows that are needed, for too long
 ├── StorageRejected          the database refused one item (a bug or a damaged table); the rest of the batch is fine
@@ -115,6 +116,17 @@ class Overloaded(BrokerError):
         """Takes the seconds after which a retry may succeed; QUOTA_EXCEEDED: a tenant uses too much."""
         super().__init__(message, reason=reason)
         self.retry_after = retry_after
+
+
+class ClientOverloaded(Overloaded):
+    """One client has too much under way, not all together."""
+
+    def __init__(self, what: str, most: int, retry_after: float) -> None:
+        """Takes what, how many are allowed, and the seconds after which a retry may succeed."""
+        super().__init__(
+            f"You have {most} {what} under way here, and no more are taken from one client; come back a little later.",
+            retry_after=retry_after,
+        )
 
 
 class StorageUnavailable(BrokerError):

@@ -63,6 +63,19 @@ def serve(
     max_calls: Annotated[int | None, typer.Option(help="Calls under way at a time [5000].")] = None,
     max_streams: Annotated[int | None, typer.Option(help="Streams under way at a time [20000].")] = None,
     max_request_bytes: Annotated[int | None, typer.Option(help="Bytes of all requests under way [536870912].")] = None,
+    client_calls: Annotated[int | None, typer.Option(help="Calls under way of one client [3/4 of max-calls].")] = None,
+    client_streams: Annotated[
+        int | None, typer.Option(help="Streams under way of one client [3/4 of max-streams].")
+    ] = None,
+    client_request_bytes: Annotated[
+        int | None, typer.Option(help="Bytes of one client's requests under way [3/4 of max-request-bytes].")
+    ] = None,
+    client_connections: Annotated[
+        int | None, typer.Option(help="Busy connections of one name or address; 0: any number [0].")
+    ] = None,
+    client_groups: Annotated[
+        int | None, typer.Option(help="Groups that one client may make in an hour by naming them [1000].")
+    ] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds that calls may take to end after SIGTERM [10].")] = None,
     answer_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a statement's answer [30].")] = None,
     reconnect_timeout: Annotated[

@@ -224,8 +224,8 @@ class Gate:
         if self._credentials.jwts is not None:
             await self._credentials.jwts.refresh()
 
-    async def enter(self, method: str, context: Any) -> None:
-        """Finds out who makes a call, before its request is read.
+    async def enter(self, method: str, context: Any) -> str:
+        """Finds out who makes a call, before its request is read; returns the name, which may be empty.
 
         Raises:
             Unauthenticated: nobody who is known.
@@ -237,7 +237,7 @@ class Gate:
         caller = Caller(NOBODY, self._rights, call_name(method), address_of(context.peer()))
         CALLER.set(caller)
         if (entry is not None and entry.open) or method.startswith(self._judging):
-            return
+            return ""
         try:
             caller = caller.as_known(await self._credentials.principal(context))
         except Unauthenticated:
@@ -248,6 +248,7 @@ class Gate:
             raise Denied
         if entry.sends is not None:
             caller.enter_send(waits=entry.waits)
+        return caller.name
 
     async def look_again(self, method: str, context: Any) -> None:
         """Finds out whether the caller of a stream is still known by what it has shown, as the same principal.

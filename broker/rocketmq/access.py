@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.domain.access import Action, Kind
+from broker.domain.access import Action, Kind, Need
 from broker.errors import Denied
 from broker.rocketmq.names import name_of
+from broker.rocketmq.protocol import definition_pb2, service_pb2
 from broker.services.rights import CALLER
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def _nothing(request: Any, namespace: str) -> list[tuple[Action, Kind, str]]:
     return []
 
 
+_TRANSACTION = definition_pb2.MessageType.TRANSACTION
+
 NEEDS: Mapping[str, Callable[[Any, str], Iterable[tuple[Action, Kind, str]]]] = {
     # Whoever may send or receive has to find the way: see `judge`.
     "QueryRouteRequest": _topic(Action.PUB | Action.SUB | Action.GET),
@@ -77,6 +80,7 @@ def judge(request: Any, caller: Caller) -> None:
 
     Raises:
         Denied: the caller may not do this, or the request has no entry.
+        Overloaded: the caller's tenant has used up its quota.
     """
     if CALLER.get().unbounded:
         return
@@ -84,6 +88,10 @@ def judge(request: Any, caller: Caller) -> None:
     if needs is None:
         raise Denied
     _require(needs(request, caller.namespace))
+    if isinstance(request, service_pb2.SendMessageRequest) and CALLER.get().tenant:
+        messages = request.messages
+        CALLER.get().enter_send(waits=any(each.system_properties.message_type == _TRANSACTION for each in messages))
+        CALLER.get().sent(len(messages), request.ByteSize())
 
 
 def judge_settings(settings: Any, caller: Caller) -> None:
@@ -107,11 +115,8 @@ def judge_settings(settings: Any, caller: Caller) -> None:
 
 def may_send(topic: str) -> bool:
     """Whether the current caller may send to a topic."""
-    return CALLER.get().may(Action.PUB, Kind.TOPIC, topic)
+    return not CALLER.get().not_allowed(Action.PUB, Kind.TOPIC, [topic], 1)
 
 
 def _require(needs: Iterable[tuple[Action, Kind, str]]) -> None:
-    caller = CALLER.get()
-    for actions, kind, name in needs:
-        if not caller.may(actions, kind, name):
-            raise Denied
+    CALLER.get().require(Need(actions, kind, name) for actions, kind, name in needs)

@@ -90,7 +90,11 @@ class Callers:
             InvalidArgument: its client id is invalid.
         """
         headers = _headers_of(context)
-        key = self._check(headers)
+        try:
+            key = self._check(headers)
+        except Unauthorized:
+            CALLER.get().not_known()
+            raise
         client_id = headers.get("x-mq-client-id", "")
         check_client_id(client_id, "x-mq-client-id")
         if self._rights is not None:

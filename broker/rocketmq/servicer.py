@@ -14,6 +14,7 @@ from broker.errors import BrokerError, release
 from broker.rocketmq.access import judge
 from broker.rocketmq.codes import OK, Unauthorized, Unsupported, grpc_code_of, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
+from broker.services.rights import CALLER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -155,10 +156,11 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         try:
             with self._streams:
                 caller = self._callers.caller(context)
-                async with aclosing(self._clients.telemetry(request_iterator, caller)) as commands:
-                    async for each in commands:
-                        self._callers.look_again(context)
-                        yield each
+                with CALLER.get().stream():
+                    async with aclosing(self._clients.telemetry(request_iterator, caller)) as commands:
+                        async for each in commands:
+                            self._callers.look_again(context)
+                            yield each
         except (BrokerError, Exception) as error:
             told = _told(error)
             yield service_pb2.TelemetryCommand(status=told)

@@ -11,6 +11,7 @@ from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.services.creations import Creations
 from broker.services.rights import CALLER, Numbered
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ class CatalogConfig:
             would otherwise go unnoticed.
         queue_count: queues of a topic that names no number.
         retention: microseconds that messages are kept where a topic names no time.
+        client_groups: how many groups one client may make in an hour by naming them; 0: any number.
     """
 
     create_topics: bool = False
     create_groups: bool = False
     queue_count: int = 4
     retention: int = 72 * 3600 * 1_000_000
+    client_groups: int = 0
 
 
 class Catalog:
@@ -67,6 +70,7 @@ class Catalog:
         self._producer_groups = producer_groups
         self.config = config or CatalogConfig()
         self._quotas = quotas
+        self._creations = Creations(self.config.client_groups)
         self._cached_groups: dict[str, tuple[float, ConsumerGroup]] = {}
         self._producer_group_ids: dict[str, int] = {}
         self.numbered_producer_groups = Numbered(producer_groups.producer_groups)
@@ -150,6 +154,7 @@ class Catalog:
         check_group_name(name, field)
         group = await self._groups.find_group(name)
         if group is None and self.config.create_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name):
+            self._creations.check(CALLER.get().name)
             try:
                 group = await self.create_group(name, most=MAX_GROUPS_MADE)
             except AlreadyExists:
@@ -193,15 +198,16 @@ class Catalog:
         """The number of a producer group. Producer groups are created when first named.
 
         Raises:
-            Overloaded: its tenant has as many as it may have.
+            Overloaded: its tenant has as many as it may have, or the client has made too many.
         """
         known = self._producer_group_ids.get(name)
         if known is None:
             check_group_name(name, "producer_group")
-            if self._quotas is not None and self._quotas.limits_groups(name):
-                existing = await self._producer_groups.producer_groups()
-                if name not in existing.values():
-                    await self._quotas.create(name, group=True)
+            if (found := await self.find_producer_group(name)) is not None:
+                return found
+            if self._quotas is not None:
+                await self._quotas.create(name, group=True)
+            self._creations.check(CALLER.get().name)
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
         return known
 

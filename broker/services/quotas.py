@@ -115,12 +115,6 @@ class Quotas:
         if most and self._tenant(name).usage.pending_transactions >= most:
             raise _over(name, "transactions without a verdict", MEASURED_EVERY)
 
-    def limits_groups(self, name: str) -> bool:
-        """Whether the tenant of a group, by its name, may have a limited number of them."""
-        tenant = tenant_of(name)
-        quota = self.of(tenant) if tenant else None
-        return quota is not None and quota.groups > 0
-
     async def create(self, name: str, *, group: bool) -> None:
         """Lets a topic or a group be created, by its name.
 

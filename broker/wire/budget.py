@@ -42,12 +42,18 @@ class Budget:
 class Share:
     """One call's share of a budget, until it ends."""
 
-    __slots__ = ("_budget", "_size")
+    __slots__ = ("_budget", "_of_client", "_size")
 
     def __init__(self, budget: Budget) -> None:
         """Starts empty."""
         self._budget = budget
+        self._of_client: Budget | None = None
         self._size = 0
+
+    def count_for(self, client: Budget) -> None:
+        """Counts for the budget of a client, too, from now on."""
+        client.taken += self._size
+        self._of_client = client
 
     def grow(self, size: int) -> None:
         """Acquires more.
@@ -56,6 +62,12 @@ class Share:
             Overloaded: the limit is reached.
         """
         self._budget.take(size)
+        if self._of_client is not None:
+            try:
+                self._of_client.take(size)
+            except Overloaded:
+                self._budget.give_back(size)
+                raise
         self._size += size
 
     def __enter__(self) -> Self:
@@ -65,4 +77,6 @@ class Share:
     def __exit__(self, *_: object) -> None:
         """Releases all of it."""
         self._budget.give_back(self._size)
+        if self._of_client is not None:
+            self._of_client.give_back(self._size)
         self._size = 0

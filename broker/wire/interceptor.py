@@ -17,6 +17,7 @@ import grpc
 from broker.errors import BrokerError, InvalidArgument, release
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.wire.budget import Budget, Share
+from broker.wire.client_limits import MOST_WAITING, NO_BOUNDS, ClientBounds, ClientLimits, pause_before_telling
 from broker.wire.concurrency_limit import ConcurrencyLimit
 from broker.wire.decoding import decoded, requests
 from broker.wire.request_receiver import RequestReceiver
@@ -60,8 +61,8 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 class Gate(Protocol):
     """Lets calls in, or refuses them."""
 
-    async def enter(self, method: str, context: Any) -> None:
-        """Finds out who makes a call; raises BrokerError."""
+    async def enter(self, method: str, context: Any) -> str:
+        """Finds out who makes a call; raises BrokerError. Returns the name, which may be empty."""
         ...
 
     async def look_again(self, method: str, context: Any) -> None:
@@ -116,11 +117,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         observer: Observer = NO_OBSERVER,
         gate: Gate | None = None,
         recorder: Recorder | None = None,
+        client_bounds: ClientBounds = NO_BOUNDS,
     ) -> None:
         """Takes the limits of concurrent calls, streams and bytes of requests, the observer, the gate and the recorder.
 
-        Without a gate every call is let in, and without a recorder none is recorded.
+        Without a gate every call is let in, and without a recorder none is recorded. The bounds are those of one
+        client.
         """
+        self._clients = ClientLimits(ClientBounds.within(max_calls, max_streams, max_request_bytes, client_bounds))
         self._gate = gate
         self._recorder = recorder
         self._observer = observer
@@ -129,6 +133,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.budget = Budget(max_request_bytes)
         self.responses = ResponseBudget(max_request_bytes)
         self.known_to: dict[str, Callable[[Any], bool]] = {}
+        self._writing = ConcurrencyLimit("refused streams", MOST_WAITING)
         self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
         self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
         # Of nobody who has to be known: they have a limit of their own.
@@ -190,17 +195,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 try:
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
                     limit.check()
-                    if self._gate is not None:
-                        await self._gate.enter(method, context)
-                    request = None
-                    if self._knows(method, context):
-                        request = await self._one(context, deserialize, share)
-                        if self._gate is not None:
-                            self._gate.judge(method, request)
-                    if recorder is not None:
-                        record = await recorder.changing(method, request, context)
-                    with limit:
-                        response = await inner(request, context)
+                    name = "" if self._gate is None else await self._gate.enter(method, context)
+                    with self._clients.call(name, context.peer()) as client:
+                        share.count_for(client.budget)
+                        request = None
+                        if self._knows(method, context):
+                            request = await self._one(context, deserialize, share)
+                            if self._gate is not None:
+                                self._gate.judge(method, request)
+                        if recorder is not None:
+                            record = await recorder.changing(method, request, context)
+                        with limit:
+                            response = await inner(request, context)
                     if response is not None and (give_back := self.responses.take(context, response)):
                         context.add_done_callback(give_back)  # type: ignore[arg-type]
                     return response
@@ -208,6 +214,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if recorder is not None and record is not None:
                         recorder.failed(record, error)
                     refusal = _told(method, error)
+                    pause = pause_before_telling(error)
+            if pause:
+                await self._clients.wait(pause)
             if refusal is not None:
                 refusal.tell(context)
             return None
@@ -234,10 +243,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 try:
                     if many and limit.full:
                         await self._let_write(context)
-                    request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
+                    name, request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
                     if recorder is not None:
                         record = await recorder.changing(method, request, context)
-                    with limit, self._counted():
+                    with limit, self._clients.stream(name, context.peer()) as client, self._counted():
+                        share.count_for(client.budget)
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
                                 # A stream lasts: what it was let in for, or by, may not count any more.
@@ -257,6 +267,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if recorder is not None and record is not None:
                         recorder.failed(record, error)
                     refusal = _told(method, error)
+                    pause = pause_before_telling(error)
+            if pause:
+                await (self._let_write(context) if many else self._clients.wait(pause))
             if refusal is not None:
                 refusal.tell(context)
 
@@ -274,8 +287,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def _let_write(self, context: Any) -> None:
         """Takes the first request of a stream that is refused: a client whose write fails may not get the reason."""
-        await self._receiver.next(context, counted=False)
-        await asyncio.sleep(STILL_WRITING)
+        if not self._writing.full:
+            with self._writing:
+                await self._receiver.next(context, counted=False)
+                await asyncio.sleep(STILL_WRITING)
 
     async def _let_in(
         self,
@@ -287,13 +302,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         permits: list[Callable[[], None]],
         *,
         many: bool,
-    ) -> Any:
-        """The request of a stream, or its requests; adds how to judge it again to `permits`."""
+    ) -> tuple[str, Any]:
+        """Who makes a call, and its request or requests; adds how to judge it again to `permits`."""
+        name = ""
         if not many:
             limit.check()
         if self._gate is not None:
             try:
-                await self._gate.enter(method, context)
+                name = await self._gate.enter(method, context)
             except BrokerError:
                 if many:
                     await self._let_write(context)
@@ -301,13 +317,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if many:
             receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
             coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
-            return coming if self._gate is None else _judged(coming, partial(self._gate.judge, method), permits)
+            judged = coming if self._gate is None else _judged(coming, partial(self._gate.judge, method), permits)
+            return name, judged
         if not self._knows(method, context):
-            return None
+            return name, None
         request = await self._one(context, deserialize, share)
         if self._gate is not None:
             permits.append(self._gate.judge(method, request))
-        return request
+        return name, request
 
     def _knows(self, method: str, context: Any) -> bool:
         """Whether the caller is known, as far as the service finds that out by itself."""

@@ -146,6 +146,7 @@ CODES = [
     (errors.BehindRefused(), Code.PRECONDITION_FAILED),
     (errors.AlreadyExists("x", reason="MESSAGE_ID_REUSED"), Code.PRECONDITION_FAILED),
     (errors.Overloaded("x", retry_after=1.0), Code.TOO_MANY_REQUESTS),
+    (errors.ClientOverloaded("calls", 1, 1.0), Code.TOO_MANY_REQUESTS),
     (errors.StorageUnavailable("x"), Code.HA_NOT_AVAILABLE),
     (errors.RowsLocked("x"), Code.HA_NOT_AVAILABLE),
     (errors.StorageRejected("x"), Code.INTERNAL_SERVER_ERROR),
