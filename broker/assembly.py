@@ -124,7 +124,7 @@ def assemble(
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
-        access=AccessOperations(store, store, store),
+        access=AccessOperations(store, store, store, rights),
         audit=audit,
         quotas=quotas,
         rights=rights,

@@ -121,12 +121,13 @@ class Overloaded(BrokerError):
 class ClientOverloaded(Overloaded):
     """One client has too much under way, not all together."""
 
-    def __init__(self, what: str, most: int, retry_after: float) -> None:
-        """Takes what, how many are allowed, and the seconds after which a retry may succeed."""
+    def __init__(self, what: str, most: int, retry_after: float, *, pause: float = 0.0) -> None:
+        """Takes what, how many are allowed, the seconds after which a retry may succeed, and those to wait before."""
         super().__init__(
             f"You have {most} {what} under way here, and no more are taken from one client; come back a little later.",
             retry_after=retry_after,
         )
+        self.pause = pause
 
 
 class StorageUnavailable(BrokerError):

@@ -119,7 +119,11 @@ class Server:
         Raises:
             ConfigurationError: the address or the certificate is not usable; the text has the remedy.
         """
-        options = [*SERVER_OPTIONS, ("grpc.so_reuseport", int(self._shares_port))]
+        options = [
+            *SERVER_OPTIONS,
+            ("grpc.so_reuseport", int(self._shares_port)),
+            ("grpc.max_concurrent_streams", self._guard.most_of_connection),
+        ]
         if self._shares_port:
             options.append(("grpc.max_connection_age_ms", OLDEST_CONNECTION))
         self._server = grpc.aio.server(interceptors=(self._guard,), options=options)

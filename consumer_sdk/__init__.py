@@ -11,8 +11,11 @@ Start with Consumer::
 from __future__ import annotations
 
 from client_core.admin import (
+    AccessRule,
     Admin,
     AsyncAdmin,
+    AuditOutcome,
+    AuditRecord,
     Compression,
     DeadLetter,
     ExhaustedPolicy,
@@ -20,6 +23,7 @@ from client_core.admin import (
     GroupMode,
     GroupProgress,
     MessageInfo,
+    Quota,
     RedriveProgress,
     TimelineEvent,
     TimelineEventType,
@@ -49,11 +53,14 @@ from consumer_sdk.message import AsyncReceivedMessage, ReceivedMessage
 from consumer_sdk.reading import AsyncQueueReader, QueueMeasure, QueueOffset, QueueReader, QueueSlice
 
 __all__ = [
+    "AccessRule",
     "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncQueueReader",
     "AsyncReceivedMessage",
+    "AuditOutcome",
+    "AuditRecord",
     "BatchReceiptsRefused",
     "BearerToken",
     "BrokerFailed",
@@ -76,6 +83,7 @@ __all__ = [
     "QueueOffset",
     "QueueReader",
     "QueueSlice",
+    "Quota",
     "ReceiptRefused",
     "ReceivedMessage",
     "RedriveProgress",

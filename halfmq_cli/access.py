@@ -1,12 +1,16 @@
-"""`halfmq access`: tokens in their file, and rules in the database."""
+"""`halfmq access`: tokens in their file; rules, quotas and records of who did what in the database."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
+import json
 import os
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -16,7 +20,9 @@ from rich.table import Table
 
 from broker.config_sources import load_config
 from broker.domain.access import Action, rule_of
+from broker.domain.tenancy import Quota
 from broker.errors import BrokerError, ConfigurationError
+from broker.ports.audit import AuditOutcome, AuditRecord, AuditSearch
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, newest
@@ -27,9 +33,11 @@ from halfmq_cli.serving import fail
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.ports.access import StoredRule
+    from broker.ports.access import StoredQuota, StoredRule
+    from broker.ports.audit import StoredAuditRecord
 
 Result = TypeVar("Result")
+PAGE = 1000
 
 
 def token(
@@ -74,6 +82,7 @@ def grant(
 
     async def add(store: Store) -> list[StoredRule]:
         rule = rule_of(subject, kind, pattern, rights.split(","), allow=not deny, sources=source or ())
+        await _record(store, "grant", f"access {subject}", " ".join([rights, kind, pattern, "deny" if deny else ""]))
         return [await store.grant(rule, "")]
 
     _print(_with_store(add, database, database_file, table_prefix, config_file))
@@ -103,9 +112,96 @@ def revoke(
     """Remove rules, and print those that were there."""
 
     async def remove(store: Store) -> list[StoredRule]:
+        await _record(store, "revoke", "access", " ".join(map(str, numbers)))
         return await store.revoke(numbers)
 
     _print(_with_store(remove, database, database_file, table_prefix, config_file))
+
+
+def quota(
+    tenant: Annotated[str, typer.Argument(help="The tenant, or * for each one without a quota of its own.")],
+    messages_per_second: Annotated[int, typer.Option(help="That it may send, to each broker; 0: any number.")] = 0,
+    bytes_per_second: Annotated[int, typer.Option(help="Of its requests that send, to each broker; 0: any.")] = 0,
+    topics: Annotated[int, typer.Option(help="Topics; 0: any number.")] = 0,
+    groups: Annotated[int, typer.Option(help="Groups of consumers and of producers; 0: any number.")] = 0,
+    retained_bytes: Annotated[int, typer.Option(help="Of the bodies in its topics; 0: any.")] = 0,
+    streams: Annotated[int, typer.Option(help="Under way at each broker; 0: any number.")] = 0,
+    pending_transactions: Annotated[int, typer.Option(help="Without a verdict; 0: any number.")] = 0,
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    table_prefix: TablePrefix = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Set what a tenant may use; without any limit its quota is removed. Prints all quotas."""
+    wanted = Quota(
+        tenant, messages_per_second, bytes_per_second, topics, groups, retained_bytes, streams, pending_transactions
+    )
+
+    async def change(store: Store) -> list[StoredQuota]:
+        wanted.check()
+        await _record(store, "quota", f"tenant {tenant}", " ".join(map(str, wanted.limits)))
+        await store.set_quota(wanted, "")
+        return await store.quotas()
+
+    found = _with_store(change, database, database_file, table_prefix, config_file)
+    names = [field.name for field in fields(Quota)]
+    _print_table(
+        [name.replace("_", " ") for name in names],
+        [[str(getattr(each.quota, name)) for name in names] for each in found],
+    )
+
+
+def audit(
+    principal: Annotated[str, typer.Option(help="Only those of this one [all].")] = "",
+    call: Annotated[str, typer.Option(help="Only those of this call, such as AdminService/DeleteTopic [all].")] = "",
+    resource: Annotated[str, typer.Option(help="Only those about this, such as 'topic orders' [all].")] = "",
+    hours: Annotated[float | None, typer.Option(min=0, help="Only those of so many hours until now [all].")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="A line of JSON for each record.")] = False,
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    table_prefix: TablePrefix = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Print the records of who did what, refusals included, the oldest first."""
+
+    async def show(store: Store) -> None:
+        since = None if hours is None else store.clock.now() - int(hours * 3600e6)
+        search = AuditSearch(principal, call, resource, since=since, oldest_first=True, limit=PAGE)
+        while found := await store.audit_records(search):
+            for each in found:
+                sys.stdout.write(_line(each, as_json=json_output) + "\n")
+            search = replace(search, after=found[-1].audit_id)
+
+    _with_store(show, database, database_file, table_prefix, config_file)
+
+
+def _line(stored: StoredAuditRecord, *, as_json: bool) -> str:
+    record = stored.record
+    at = datetime.fromtimestamp(stored.happened_at / 1e6, UTC).isoformat(timespec="milliseconds")
+    if as_json:
+        outcome = {"outcome": record.outcome.name}
+        return json.dumps(
+            {"audit_id": stored.audit_id, "happened_at": at, "broker": stored.broker_id, **asdict(record), **outcome}
+        )
+    parts = [at, record.outcome.name, record.principal or "-", record.address or "-", record.call, record.action]
+    times = f"({record.times} times)" if record.times > 1 else ""
+    text = " ".join(filter(None, [*parts, record.resource, times, record.detail]))
+    # What clients send is not to move a terminal's cursor.
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+async def _record(store: Store, command: str, resource: str, detail: str) -> None:
+    """Records who changes the database directly, as far as this machine knows."""
+    record = AuditRecord(
+        f"os:{getpass.getuser()}",
+        "",
+        f"halfmq access {command}",
+        "UPDATE",
+        resource,
+        AuditOutcome.ALLOWED,
+        detail=detail,
+    )
+    await store.append_audit([record])
 
 
 def _with_store(work: Callable[[Store], Awaitable[Result]], *settings: Any) -> Result:
@@ -137,20 +233,27 @@ def _with_store(work: Callable[[Store], Awaitable[Result]], *settings: Any) -> R
 
 
 def _print(found: list[StoredRule]) -> None:
-    table = Table(box=None)
-    for column in ("number", "", "subject", "actions", "kind", "pattern", "from"):
-        table.add_column(column)
-    for each in found:
-        rule = each.rule
-        table.add_row(
+    rows = [
+        [
             str(each.rule_id),
-            "allow" if rule.allow else "deny",
-            rule.subject,
-            ", ".join(action.name or "" for action in Action if action in rule.actions),
-            rule.kind or "*",
-            rule.pattern,
-            ", ".join(map(str, rule.sources)) or "anywhere",
-        )
+            "allow" if each.rule.allow else "deny",
+            each.rule.subject,
+            ", ".join(action.name or "" for action in Action if action in each.rule.actions),
+            each.rule.kind or "*",
+            each.rule.pattern,
+            ", ".join(map(str, each.rule.sources)) or "anywhere",
+        ]
+        for each in found
+    ]
+    _print_table(["number", "", "subject", "actions", "kind", "pattern", "from"], rows)
+
+
+def _print_table(columns: list[str], rows: list[list[str]]) -> None:
+    table = Table(box=None)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
     Console(soft_wrap=True).print(table, markup=False, highlight=False)
 
 

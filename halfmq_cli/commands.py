@@ -140,8 +140,10 @@ access = _group(
         "grant": ("access", "grant"),
         "rules": ("access", "rules"),
         "revoke": ("access", "revoke"),
+        "quota": ("access", "quota"),
+        "audit": ("access", "audit"),
     },
-    help="Who may do what: tokens, and rules in the database.",
+    help="Who may do what, and who did: tokens, and rules, quotas and records in the database.",
 )
 app.add_typer(access, name="access")
 pipeline = _group(

@@ -13,8 +13,11 @@ id::
 from __future__ import annotations
 
 from client_core.admin import (
+    AccessRule,
     Admin,
     AsyncAdmin,
+    AuditOutcome,
+    AuditRecord,
     Compression,
     DeadLetter,
     ExhaustedPolicy,
@@ -22,6 +25,7 @@ from client_core.admin import (
     GroupMode,
     GroupProgress,
     MessageInfo,
+    Quota,
     RedriveProgress,
     TimelineEvent,
     TimelineEventType,
@@ -68,12 +72,15 @@ from producer_sdk.transaction import Transaction
 from producer_sdk.transaction_producer import TransactionProducer
 
 __all__ = [
+    "AccessRule",
     "Admin",
     "AsyncAdmin",
     "AsyncProducer",
     "AsyncTransaction",
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
+    "AuditOutcome",
+    "AuditRecord",
     "BatchLimits",
     "BatchRecallRefused",
     "BatchRefused",
@@ -102,6 +109,7 @@ __all__ = [
     "MessageInfo",
     "PrepareUnconfirmed",
     "Producer",
+    "Quota",
     "RecallRefused",
     "RedriveProgress",
     "RequestRefused",

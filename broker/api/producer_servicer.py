@@ -36,7 +36,7 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
         caller = CALLER.get()
         items = [
             messages.ordinary_message(message)
-            if caller.may(Action.PUB, Kind.TOPIC, message.topic)
+            if caller.allows(Action.PUB, Kind.TOPIC, message.topic)
             else Denied().as_outcome()
             for message in request.messages
         ]

@@ -115,7 +115,7 @@ def judge_settings(settings: Any, caller: Caller) -> None:
 
 def may_send(topic: str) -> bool:
     """Whether the current caller may send to a topic."""
-    return not CALLER.get().not_allowed(Action.PUB, Kind.TOPIC, [topic], 1)
+    return CALLER.get().allows(Action.PUB, Kind.TOPIC, topic)
 
 
 def _require(needs: Iterable[tuple[Action, Kind, str]]) -> None:

@@ -189,6 +189,13 @@ class Caller:
         judge = self.judge(action, kind)
         return judge is None or judge(name)
 
+    def allows(self, action: Action, kind: Kind, name: str) -> bool:
+        """Whether they may do this; as `may`, but a refusal is recorded."""
+        allowed = self.may(action, kind, name)
+        if not allowed:
+            self._denied(Need(action, kind, name))
+        return allowed
+
     def not_known(self) -> None:
         """Records that nobody who is known makes this call."""
         if self._rights is not None and self._rights.audit is not None:

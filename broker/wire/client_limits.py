@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 SHARE = 0.75
 """Of what a broker takes, that one client may have, unless it is told otherwise."""
-MOST_WAITING = 1000
+PACE = 0.01
+"""Seconds between two refusals of one client."""
+MOST_WAITING = 10_000
 """Refusals that wait at a time."""
 
 
@@ -59,11 +62,14 @@ class Client:
 
     budget: Budget
     under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0})
+    last_refusal: float = 0.0
+    is_remembered: bool = False
 
-
-def pause_before_telling(error: BaseException) -> float:
-    """Seconds before a client is told of an error: one that comes back at once, over and over, costs others."""
-    return error.retry_after if isinstance(error, ClientOverloaded) else 0.0
+    def refusal(self, what: str, most: int) -> ClientOverloaded:
+        """Its refusal, which is told at the earliest PACE after the one before: refusing costs others, too."""
+        now = time.monotonic()
+        self.last_refusal = max(now + RETRY_AFTER, self.last_refusal + PACE)
+        return ClientOverloaded(what, most, RETRY_AFTER, pause=self.last_refusal - now)
 
 
 NO_BOUNDS = ClientBounds()
@@ -105,17 +111,31 @@ class ClientLimits:
             if client is None:
                 client = self._clients[key] = Client(Budget(self._bounds.request_bytes or sys.maxsize))
             if most and client.under_way[what] >= most:
-                raise ClientOverloaded(what, most, RETRY_AFTER)
+                raise client.refusal(what, most)
             client.under_way[what] += 1
             try:
                 yield client
             finally:
                 client.under_way[what] -= 1
-                if not any(client.under_way.values()):
-                    self._clients.pop(key, None)
+                self._forget(key, client)
         finally:
             if self._bounds.connections:
                 self._disconnect(name, peer)
+
+    def _forget(self, key: str, client: Client) -> None:
+        if any(client.under_way.values()) or self._clients.get(key) is not client:
+            return
+        left = client.last_refusal - time.monotonic()
+        if left <= 0:
+            del self._clients[key]
+        elif not client.is_remembered:
+            # Its refusals stay paced, though it has nothing under way at the moment.
+            client.is_remembered = True
+            asyncio.get_running_loop().call_later(left, self._forget_later, key, client)
+
+    def _forget_later(self, key: str, client: Client) -> None:
+        client.is_remembered = False
+        self._forget(key, client)
 
     async def wait(self, pause: float) -> None:
         """Lets a client wait for its refusal; not too many at a time."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from broker.errors import BrokerError, InvalidArgument, release
+from broker.errors import BrokerError, ClientOverloaded, InvalidArgument, release
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.wire.budget import Budget, Share
-from broker.wire.client_limits import MOST_WAITING, NO_BOUNDS, ClientBounds, ClientLimits, pause_before_telling
+from broker.wire.client_limits import NO_BOUNDS, ClientBounds, ClientLimits
 from broker.wire.concurrency_limit import ConcurrencyLimit
 from broker.wire.decoding import decoded, requests
 from broker.wire.request_receiver import RequestReceiver
@@ -46,6 +46,8 @@ OPERATORS = "/halfmq.v1.AdminService/"
 MORE_STREAMS = 100
 HEALTH = "/grpc.health.v1.Health/"
 MOST_WATCHES = 1000
+MOST_WRITING = 1000
+"""Streams at a time that are refused, and still write their first request."""
 LOOK_AGAIN = 5.0
 """Seconds between two looks whether the caller of a stream is still known."""
 STILL_WRITING = 0.1
@@ -102,6 +104,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     Attributes:
         calls, streams: counts in flight, also for servicers that report errors in another way.
+        most_of_connection: calls and streams of one connection that are taken before any is refused; more wait at the
+            client, which costs nothing here.
         budget: bytes of the requests in flight.
         answers: bytes of unread answers; the same limit as for requests.
         known_to: by the names of services that find out by themselves who calls: whether they know the caller of a
@@ -124,7 +128,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         Without a gate every call is let in, and without a recorder none is recorded. The bounds are those of one
         client.
         """
-        self._clients = ClientLimits(ClientBounds.within(max_calls, max_streams, max_request_bytes, client_bounds))
+        bounds = ClientBounds.within(max_calls, max_streams, max_request_bytes, client_bounds)
+        self.most_of_connection = 2 * (bounds.calls + bounds.streams)
+        self._clients = ClientLimits(bounds)
         self._gate = gate
         self._recorder = recorder
         self._observer = observer
@@ -133,7 +139,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.budget = Budget(max_request_bytes)
         self.responses = ResponseBudget(max_request_bytes)
         self.known_to: dict[str, Callable[[Any], bool]] = {}
-        self._writing = ConcurrencyLimit("refused streams", MOST_WAITING)
+        self._writing = ConcurrencyLimit("refused streams", MOST_WRITING)
         self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
         self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
         # Of nobody who has to be known: they have a limit of their own.
@@ -214,7 +220,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if recorder is not None and record is not None:
                         recorder.failed(record, error)
                     refusal = _told(method, error)
-                    pause = pause_before_telling(error)
+                    pause = error.pause if isinstance(error, ClientOverloaded) else 0.0
             if pause:
                 await self._clients.wait(pause)
             if refusal is not None:
@@ -267,7 +273,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if recorder is not None and record is not None:
                         recorder.failed(record, error)
                     refusal = _told(method, error)
-                    pause = pause_before_telling(error)
+                    pause = error.pause if isinstance(error, ClientOverloaded) else 0.0
             if pause:
                 await (self._let_write(context) if many else self._clients.wait(pause))
             if refusal is not None:

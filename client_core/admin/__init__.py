@@ -5,6 +5,7 @@ For tests, examples and jobs; for manual use see docs/grpcurl.md. Both SDKs expo
 
 from __future__ import annotations
 
+from client_core.admin.access import AccessRule, AuditOutcome, AuditRecord, Quota
 from client_core.admin.admin import Admin
 from client_core.admin.async_admin import AsyncAdmin
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
@@ -18,8 +19,11 @@ from client_core.admin.messages import (
 from client_core.admin.topics import Compression, TopicInfo
 
 __all__ = [
+    "AccessRule",
     "Admin",
     "AsyncAdmin",
+    "AuditOutcome",
+    "AuditRecord",
     "Compression",
     "DeadLetter",
     "ExhaustedPolicy",
@@ -27,6 +31,7 @@ __all__ = [
     "GroupMode",
     "GroupProgress",
     "MessageInfo",
+    "Quota",
     "RedriveProgress",
     "TimelineEvent",
     "TimelineEventType",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from client_core.admin.access import AccessRule, AuditOutcome, AuditRecord, Quota
     from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
     from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
     from client_core.admin.topics import Compression, TopicInfo
@@ -300,6 +301,81 @@ class Admin:
     def timeline(self, message_id: str) -> list[TimelineEvent]:
         """Returns all events of a message, in order; deliveries are kept for a day by default."""
         return self._runner.run(self._core.timeline(message_id))
+
+    def grant_access(
+        self,
+        subject: str,
+        actions: Sequence[str],
+        kind: str,
+        pattern: str,
+        *,
+        deny: bool = False,
+        sources: Sequence[str] = (),
+    ) -> AccessRule:
+        """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both.
+
+        Args:
+            subject: Whom it is about: ``user:name``, ``user:*`` for everybody who is known, or ``role:name``.
+            actions: Rights or actions, such as ``produce`` or ``PUB``.
+            kind: Kind of the resource: ``topic``, ``group``, ``sink``, ``cluster``, or ``*`` for all.
+            pattern: Its name, the beginning of one with ``*`` behind it, or ``*``.
+            deny: Deny instead of allowing.
+            sources: Networks that the call has to come from, such as ``10.1.0.0/16``; empty: any.
+
+        Returns:
+            The rule as it is now; all brokers know it within a second.
+        """
+        return self._runner.run(self._core.grant_access(subject, actions, kind, pattern, deny=deny, sources=sources))
+
+    def revoke_access(self, rule_ids: Sequence[int]) -> list[AccessRule]:
+        """Removes rules by their numbers; returns those that were there."""
+        return self._runner.run(self._core.revoke_access(rule_ids))
+
+    def list_access_rules(self) -> list[AccessRule]:
+        """Returns all rules, in the order in which they were granted."""
+        return self._runner.run(self._core.list_access_rules())
+
+    def set_quota(self, quota: Quota) -> Quota:
+        """Sets what a tenant may use, as a whole; a quota without any limit removes it."""
+        return self._runner.run(self._core.set_quota(quota))
+
+    def list_quotas(self) -> list[Quota]:
+        """Returns all quotas, by tenant."""
+        return self._runner.run(self._core.list_quotas())
+
+    def list_audit_records(
+        self,
+        *,
+        principal: str | None = None,
+        call: str | None = None,
+        resource: str | None = None,
+        outcome: AuditOutcome | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        oldest_first: bool = False,
+    ) -> Iterator[AuditRecord]:
+        """Iterates over records of who did what, the newest first; what is None is not looked at.
+
+        Args:
+            principal: Only those of this one.
+            call: Only those of this call, such as ``AdminService/DeleteTopic``.
+            resource: Only those about this, such as ``topic orders``.
+            outcome: Only those with this outcome.
+            since: Only those from this time on; with its time zone.
+            until: Only those before this time; with its time zone.
+            oldest_first: The oldest first instead.
+        """
+        return self._each(
+            self._core.list_audit_records(
+                principal=principal,
+                call=call,
+                resource=resource,
+                outcome=outcome,
+                since=since,
+                until=until,
+                oldest_first=oldest_first,
+            )
+        )
 
     def _each(self, source: AsyncGenerator[FoundT, None]) -> Iterator[FoundT]:
         async def step() -> FoundT | None:

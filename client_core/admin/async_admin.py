@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from client_core.admin.access import AsyncAccess
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
-from client_core.admin.inspection import AsyncInspection
 from client_core.admin.topics import Compression, TopicInfo, compression_to_wire, optional_duration
 from client_core.arguments import check_kind, check_number, check_text
 from client_core.connection import text_of_reason
@@ -31,7 +31,7 @@ _PAGE = 1000
 _TOPIC, _GROUP = "is the name of a topic", "is the name of a consumer group"
 
 
-class AsyncAdmin(AsyncInspection):
+class AsyncAdmin(AsyncAccess):
     """Creates, changes and deletes topics and consumer groups, and inspects messages.
 
     Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of its first call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from acceptance.client import COMMIT, COMMITTED, PREPARED, Client, Refusal, half, message, new_id, unique
 from broker.api.access import CALLS
+from broker.domain.access import Principal
+from broker.wire.credentials.tokens import hash_of, new_token, read_tokens, with_token
 from halfmq.v1 import (
+    access_pb2,
     admin_pb2,
     consumer_pb2,
     message_pb2,
@@ -39,6 +43,7 @@ METHODS = {
     for method in service.methods
 }
 NAMES = ("root", "alice", "bob")
+TENANTS = ("acme", "globex")
 
 
 def halfmq(*arguments: str) -> str:
@@ -61,16 +66,23 @@ class World:
     def __getattr__(self, name: str) -> Client:
         return self.clients[name]
 
-    async def grant(self, *arguments: str) -> None:
-        """Grants, and waits until the broker knows it."""
-        await asyncio.to_thread(halfmq, "access", "grant", *arguments, f"--database={self.url}")
-        await asyncio.sleep(1.0)
+    async def grant(self, subject: str, rights: str, kind: str, pattern: str, *, deny: bool = False) -> int:
+        """Grants; returns the number of the rule. The broker that does it knows it at once."""
+        rule = access_pb2.AccessRule(subject=subject, actions=rights.split(","), kind=kind, pattern=pattern, deny=deny)
+        granted = await self.root.admin.GrantAccess(access_pb2.GrantAccessRequest(rule=rule))
+        return int(granted.rule.rule_id)
 
 
 @pytest.fixture
 async def world(kind: AnyKind, new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> AsyncIterator[World]:
     file = tmp_path / "tokens.toml"
-    tokens = {name: halfmq("access", "token", name, f"--tokens={file}").strip() for name in NAMES}
+    tokens = dict.fromkeys((*NAMES, *TENANTS), "")
+    content = b""
+    for name in tokens:
+        tokens[name] = new_token()
+        tenant = name if name in TENANTS else ""
+        content = with_token(content, name, hash_of(tokens[name]), roles=(), tenant=tenant, replace=False)
+    file.write_bytes(content)
     broker = new_broker(kind, access=True, access_tokens=file, access_without_tls=True, first_check=0.3)
     halfmq("access", "grant", "user:root", "all", "*", "*", f"--database={broker.database}")
     await asyncio.sleep(1.0)
@@ -150,6 +162,11 @@ def sample(path: str, topic: str, group: str) -> Any:
         "FindMessages": query_pb2.FindMessagesRequest(topic=topic, key="k"),
         "ListTransactions": admin_pb2.ListTransactionsRequest(producer_group=group),
         "SeekGroup": admin_pb2.SeekGroupRequest(group=group, topic=topic),
+        "GrantAccess": access_pb2.GrantAccessRequest(
+            rule=access_pb2.AccessRule(subject="user:bob", actions=["all"], kind="*", pattern="*")
+        ),
+        "RevokeAccess": access_pb2.RevokeAccessRequest(rule_ids=[1]),
+        "SetQuota": access_pb2.SetQuotaRequest(quota=access_pb2.Quota(tenant="acme", topics=1)),
         "PrepareEpoch": sink_pb2.PrepareEpochRequest(
             epoch=sink_pb2.Epoch(sink="s", query_id="q"),
             attempt_id=new_id(),
@@ -330,11 +347,22 @@ async def test_rules_change_while_it_serves(world: World) -> None:
     assert await codes() == [DENIED]
     await world.grant("user:alice", "produce", "topic", "*")
     assert await codes() == [0]
-    await world.grant("user:alice", "produce", "topic", topic, "--deny")
+    number = await world.grant("user:alice", "produce", "topic", topic, deny=True)
+    assert await codes() == [DENIED]
+    gone = await world.root.admin.RevokeAccess(access_pb2.RevokeAccessRequest(rule_ids=[number, 1_000_000]))
+    assert [(rule.rule_id, rule.subject, rule.deny, rule.made_by) for rule in gone.rules] == [
+        (number, "user:alice", True, "root")
+    ]
+    assert await codes() == [0]
+    # In the database, too.
+    await asyncio.to_thread(
+        halfmq, "access", "grant", "user:alice", "produce", "topic", topic, "--deny", f"--database={world.url}"
+    )
+    await asyncio.sleep(1.0)
     assert await codes() == [DENIED]
     listed = await asyncio.to_thread(halfmq, "access", "rules", f"--database={world.url}")
-    (number,) = [line.split()[0] for line in listed.splitlines() if "deny" in line]
-    await asyncio.to_thread(halfmq, "access", "revoke", number, f"--database={world.url}")
+    (last,) = [line.split()[0] for line in listed.splitlines() if "deny" in line]
+    await asyncio.to_thread(halfmq, "access", "revoke", last, f"--database={world.url}")
     await asyncio.sleep(1.0)
     assert await codes() == [0]
 
@@ -354,8 +382,8 @@ async def test_streams_end_when_what_they_were_let_in_for_is_forbidden(world: Wo
     await world.root.send(topic, "first")
     delivered = await call.read()
     assert [each.message.body for each in delivered.deliveries.deliveries] == [b"first"]
-    await world.grant("user:alice", "consume", "group", group, "--deny")
-    await world.grant("user:alice", "check", "group", "shop", "--deny")
+    await world.grant("user:alice", "consume", "group", group, deny=True)
+    await world.grant("user:alice", "check", "group", "shop", deny=True)
     await world.root.send(topic, "second")
     assert (await refusal(call.read()))[0] is grpc.StatusCode.PERMISSION_DENIED
     await world.root.prepare("shop", topic, ["order"])
@@ -363,3 +391,150 @@ async def test_streams_end_when_what_they_were_let_in_for_is_forbidden(world: Wo
     assert not checks.seen
     # What was not delivered is there for others at once.
     assert {each.message.body for each in await world.root.pull(group, topic, wait=5)} == {b"second"}
+
+
+async def records(world: World, **wanted: Any) -> list[access_pb2.AuditRecord]:
+    request = access_pb2.ListAuditRecordsRequest(oldest_first=True, **wanted)
+    return list((await world.root.admin.ListAuditRecords(request)).records)
+
+
+def said(record: access_pb2.AuditRecord) -> tuple[str, str, str, str, str]:
+    outcome = access_pb2.AuditOutcome.Name(record.outcome).removeprefix("AUDIT_OUTCOME_")
+    return record.principal, record.call, record.action, record.resource, outcome
+
+
+async def test_changes_and_refusals_are_recorded(world: World) -> None:
+    topic = await world.root.make_topic("recorded")
+    again = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=topic))
+    assert (await refusal(world.root.admin.CreateTopic(again)))[0] is grpc.StatusCode.ALREADY_EXISTS
+    await world.grant("user:bob", "operate", "group", "bobs")
+    delete = admin_pb2.DeleteTopicRequest(topic=topic)
+    for _ in range(3):
+        await refusal(world.bob.admin.DeleteTopic(delete))
+    await world.bob.producer.Send(producer_pb2.SendRequest(messages=[message(topic)]))
+    async with grpc.aio.insecure_channel(world.endpoint) as stranger:
+        await refusal(methods_of(stranger, "/halfmq.v1.AdminService/DeleteTopic")(delete))
+    await world.root.admin.DeleteTopic(delete)
+    await asyncio.sleep(2.0)
+    found = await records(world)
+    assert {record.address for record in found if record.broker != "halfmq access"} <= {"127.0.0.1", "::1"}
+    assert {record.broker for record in found} != {""}
+    own = [said(record) for record in found if topic in record.resource or record.resource == "access user:bob"]
+    assert own[:2] == [("root", "AdminService/CreateTopic", "CREATE", f"topic {topic}", "ALLOWED")] * 2
+    assert ("root", "AdminService/CreateTopic", "CREATE", f"topic {topic}", "FAILED") in own
+    assert ("root", "AdminService/GrantAccess", "UPDATE", "access user:bob", "ALLOWED") in own
+    assert ("bob", "ProducerService/Send", "PUB", f"topic {topic}", "DENIED") in own
+    assert ("root", "AdminService/DeleteTopic", "DELETE", f"topic {topic}", "ALLOWED") in own
+    denied = await records(world, principal="bob", call="AdminService/DeleteTopic")
+    assert said(denied[0]) == ("bob", "AdminService/DeleteTopic", "DELETE", f"topic {topic}", "DENIED")
+    assert sum(record.times for record in denied) <= 3
+    (failed,) = await records(world, resource=f"topic {topic}", outcome=access_pb2.AUDIT_OUTCOME_FAILED)
+    assert failed.detail == "TOPIC_EXISTS"
+    strangers = await records(world, outcome=access_pb2.AUDIT_OUTCOME_UNAUTHENTICATED)
+    assert said(strangers[0])[:4] == ("", "AdminService/DeleteTopic", "", "")
+    shown = await asyncio.to_thread(halfmq, "access", "audit", "--principal=bob", "--json", f"--database={world.url}")
+    assert {json.loads(line)["principal"] for line in shown.splitlines()} == {"bob"}
+    assert len(shown.splitlines()) >= 2
+
+
+async def test_pages_of_records(world: World) -> None:
+    for _ in range(5):
+        await world.root.make_topic()
+    pages, token = [], ""
+    while True:
+        request = access_pb2.ListAuditRecordsRequest(call="AdminService/CreateTopic", page_size=2, page_token=token)
+        page = await world.root.admin.ListAuditRecords(request)
+        pages.append([record.audit_id for record in page.records])
+        if not (token := page.next_page_token):
+            break
+    assert [len(page) for page in pages] == [2, 2, 1]
+    numbers = [number for page in pages for number in page]
+    assert numbers == sorted(numbers, reverse=True)
+    assert len(set(numbers)) == 5
+
+
+async def test_nothing_is_seen_across_tenants(world: World) -> None:
+    await world.grant("user:*", "all", "*", "*")
+    acme, globex = world.clients["acme"], world.clients["globex"]
+    for client, tenant in ((acme, "acme"), (globex, "globex")):
+        await client.admin.CreateTopic(admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=f"{tenant}%orders")))
+        group = admin_pb2.ConsumerGroup(name=f"{tenant}%shop")
+        await client.admin.CreateGroup(admin_pb2.CreateGroupRequest(group=group))
+        await client.send(f"{tenant}%orders", f"of {tenant}")
+    plain = await world.root.make_topic("plain")
+    (one,) = await globex.prepare("globex%shop", "globex%orders", ["half"])
+    seen = [each.name for each in (await acme.admin.ListTopics(admin_pb2.ListTopicsRequest())).topics]
+    assert sorted(seen) == ["%DLQ%acme%shop", "acme%orders"]
+    assert [each.name for each in (await acme.admin.ListGroups(admin_pb2.ListGroupsRequest())).groups] == ["acme%shop"]
+    assert not (await acme.admin.ListTransactions(admin_pb2.ListTransactionsRequest())).transactions
+    assert await acme.bodies("acme%orders") == ["of acme"]
+    answers = set()
+    for topic in ("globex%orders", plain, "nowhere"):
+        for path in METHODS.keys() - JUDGED:
+            answers.add(await refusal(methods_of(acme.channel, path)(sample(path, topic, f"{topic}-group"))))
+    assert answers == {(grpc.StatusCode.PERMISSION_DENIED, "No rule allows this to you.")}
+    (sent,) = (await acme.producer.Send(producer_pb2.SendRequest(messages=[message("globex%orders")]))).results
+    assert sent.error.code == DENIED
+    (committed,) = await acme.commit([one])
+    assert committed.error.code == NOT_FOUND
+    with pytest.raises(Refusal) as hidden:
+        await acme.transaction(one)
+    assert hidden.value.code is grpc.StatusCode.NOT_FOUND
+    # Who has no tenant sees all, as far as rules allow it.
+    everything = {each.name for each in (await world.root.admin.ListTopics(admin_pb2.ListTopicsRequest())).topics}
+    assert {"acme%orders", "globex%orders", plain} <= everything
+
+
+async def test_a_tenant_uses_what_its_quota_allows(world: World) -> None:
+    await world.grant("user:*", "all", "*", "*")
+    acme, globex = world.clients["acme"], world.clients["globex"]
+    quota = access_pb2.Quota(tenant="acme", topics=1, groups=2, pending_transactions=3, streams=1)
+    changed = await world.root.admin.SetQuota(access_pb2.SetQuotaRequest(quota=quota))
+    assert (changed.quota.topics, changed.quota.set_by) == (1, "root")
+    listed = (await world.root.admin.ListQuotas(access_pb2.ListQuotasRequest())).quotas
+    assert [(each.tenant, each.pending_transactions) for each in listed] == [("acme", 3)]
+
+    async def over(call: Any) -> None:
+        with pytest.raises(Refusal) as refused:
+            await call
+        assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.reason == "QUOTA_EXCEEDED"
+
+    def topic(name: str) -> admin_pb2.CreateTopicRequest:
+        return admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=name))
+
+    await acme.admin.CreateTopic(topic("acme%orders"))
+    assert (await refusal(acme.admin.CreateTopic(topic("acme%more"))))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for name in ("globex%orders", "globex%more"):
+        await globex.admin.CreateTopic(topic(name))
+    await acme.prepare("acme%one", "acme%orders", ["a", "b", "c"])
+    group = admin_pb2.ConsumerGroup(name="acme%shop")
+    await acme.admin.CreateGroup(admin_pb2.CreateGroupRequest(group=group))
+    await over(acme.prepare("acme%two", "acme%orders", ["a"]))
+    await asyncio.sleep(2.5)
+    await over(acme.prepare("acme%one", "acme%orders", ["d"]))
+    await globex.prepare("globex%one", "globex%orders", ["a", "b", "c", "d"])
+    stream = await acme.answering("acme%one")
+    await over(acme.answering("acme%one"))
+    del stream
+    # A rate: what was sent is waited for.
+    quota = access_pb2.Quota(tenant="acme", messages_per_second=10)
+    await world.root.admin.SetQuota(access_pb2.SetQuotaRequest(quota=quota))
+    many = producer_pb2.SendRequest(messages=[message("acme%orders") for _ in range(100)])
+    await acme.producer.Send(many)
+    assert (await refusal(acme.producer.Send(many)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    # Without a limit it is removed.
+    await world.root.admin.SetQuota(access_pb2.SetQuotaRequest(quota=access_pb2.Quota(tenant="acme")))
+    assert not (await world.root.admin.ListQuotas(access_pb2.ListQuotasRequest())).quotas
+    await acme.producer.Send(many)
+
+
+def test_tokens_are_made_and_changed_by_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    first = halfmq("access", "token", "alice", f"--tokens={file}", "--role=shop").strip()
+    second = halfmq("access", "token", "alice", f"--tokens={file}", "--tenant=acme").strip()
+    alice = Principal("alice", frozenset({"shop"}), "acme")
+    assert read_tokens(file.read_bytes()) == {hash_of(first): alice, hash_of(second): alice}
+    third = halfmq("access", "token", "alice", f"--tokens={file}", "--replace").strip()
+    assert read_tokens(file.read_bytes()) == {hash_of(third): alice}
+    assert file.stat().st_mode & 0o777 == 0o600

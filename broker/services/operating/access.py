@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broker.domain.tenancy import Quota
     from broker.ports.access import QuotaStore, RuleStore, StoredQuota, StoredRule
     from broker.ports.audit import AuditSearch, AuditStore, StoredAuditRecord
+    from broker.services.rights import Rights
 
 MOST_REVOKED = 1000
 
@@ -22,15 +23,18 @@ MOST_REVOKED = 1000
 class AccessOperations:
     """Changes and lists rules and quotas, and reads the record."""
 
-    def __init__(self, rules: RuleStore, quotas: QuotaStore, audit: AuditStore) -> None:
-        """Takes the ports of rules, quotas and records."""
+    def __init__(self, rules: RuleStore, quotas: QuotaStore, audit: AuditStore, rights: Rights) -> None:
+        """Takes the ports of rules, quotas and records, and the rights, which know a change made here at once."""
         self._rules = rules
         self._quotas = quotas
         self._audit = audit
+        self._rights = rights
 
     async def grant(self, rule: Rule, made_by: str) -> StoredRule:
         """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
-        return await self._rules.grant(rule, made_by)
+        granted = await self._rules.grant(rule, made_by)
+        await self._rights.refresh()
+        return granted
 
     async def revoke(self, rule_ids: Sequence[int]) -> list[StoredRule]:
         """Removes rules; returns those that were there.
@@ -39,7 +43,9 @@ class AccessOperations:
             InvalidArgument: they are too many.
         """
         check_count(len(rule_ids), MOST_REVOKED, "rule_ids")
-        return await self._rules.revoke(rule_ids)
+        gone = await self._rules.revoke(rule_ids)
+        await self._rights.refresh()
+        return gone
 
     async def rules(self) -> list[StoredRule]:
         """All rules."""
@@ -52,7 +58,10 @@ class AccessOperations:
             InvalidArgument: names the field that is wrong.
         """
         quota.check()
-        return await self._quotas.set_quota(quota, set_by)
+        changed = await self._quotas.set_quota(quota, set_by)
+        if self._rights.quotas is not None:
+            await self._rights.quotas.refresh()
+        return changed
 
     async def quotas(self) -> list[StoredQuota]:
         """All quotas."""

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from broker.errors import ClientOverloaded, Overloaded
+from broker.wire import client_limits
 from broker.wire.budget import Budget, Share
-from broker.wire.client_limits import MOST_WAITING, ClientBounds, ClientLimits, pause_before_telling
+from broker.wire.client_limits import MOST_WAITING, PACE, ClientBounds, ClientLimits
 
 ONE, TWO = "ipv4:10.0.0.1:1000", "ipv4:10.0.0.1:1001"
 FAR = "ipv6:%5B::1%5D:1000"
@@ -21,7 +22,7 @@ def test_bounds_that_are_not_set_are_a_share_of_what_the_broker_takes() -> None:
 
 
 @pytest.mark.parametrize("what", ["calls", "streams"])
-def test_one_client_leaves_something_to_others(what: str) -> None:
+async def test_one_client_leaves_something_to_others(what: str) -> None:
     limits = ClientLimits(ClientBounds(calls=2, streams=2))
     take = limits.call if what == "calls" else limits.stream
     with ExitStack() as under_way:
@@ -36,7 +37,7 @@ def test_one_client_leaves_something_to_others(what: str) -> None:
         pass
 
 
-def test_a_name_is_one_client_over_all_of_its_connections() -> None:
+async def test_a_name_is_one_client_over_all_of_its_connections() -> None:
     limits = ClientLimits(ClientBounds(calls=1))
     with limits.call("alice", ONE):
         with pytest.raises(ClientOverloaded), limits.call("alice", TWO):
@@ -45,13 +46,13 @@ def test_a_name_is_one_client_over_all_of_its_connections() -> None:
             pass
 
 
-def test_calls_and_streams_are_counted_apart() -> None:
+async def test_calls_and_streams_are_counted_apart() -> None:
     limits = ClientLimits(ClientBounds(calls=1, streams=1))
     with limits.call("", ONE), limits.stream("", ONE), pytest.raises(ClientOverloaded), limits.stream("", ONE):
         pass
 
 
-def test_connections_of_an_address_or_of_a_name() -> None:
+async def test_connections_of_an_address_or_of_a_name() -> None:
     limits = ClientLimits(ClientBounds(connections=1))
     with limits.call("", ONE), limits.call("", ONE):
         with pytest.raises(ClientOverloaded, match="1 connections"), limits.call("", TWO):
@@ -62,7 +63,7 @@ def test_connections_of_an_address_or_of_a_name() -> None:
         pass
 
 
-def test_bytes_count_for_the_client_and_for_all() -> None:
+async def test_bytes_count_for_the_client_and_for_all() -> None:
     limits = ClientLimits(ClientBounds(request_bytes=100))
     whole = Budget(1000)
     with limits.call("", ONE) as client, Share(whole) as first, Share(whole) as second:
@@ -81,21 +82,24 @@ def test_bytes_count_for_the_client_and_for_all() -> None:
         assert client.budget.taken == 0
 
 
-def test_nothing_is_kept_of_clients_that_are_gone() -> None:
+async def test_nothing_is_kept_of_clients_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_limits, "RETRY_AFTER", 0.02)
     limits = ClientLimits(ClientBounds(calls=1, connections=1))
     for number in range(1000):
         peer = f"ipv4:10.0.0.{number % 250}:{number}"
         with limits.call("", peer), pytest.raises(ClientOverloaded), limits.call("", peer):
             pass
-    assert not limits._clients
+        with limits.call("", peer):
+            pass
+    # But for those whose refusals are paced for a moment more.
+    async with asyncio.timeout(10):
+        while limits._clients:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
     assert not limits._connections
 
 
 async def test_only_so_many_wait_for_their_refusal() -> None:
     limits = ClientLimits(ClientBounds())
-    pause = pause_before_telling(ClientOverloaded("calls", 1, 0.2))
-    assert pause > 0
-    assert pause_before_telling(Overloaded("all", retry_after=0.2)) == 0
     waiting = [asyncio.ensure_future(limits.wait(60)) for _ in range(MOST_WAITING)]
     await asyncio.sleep(0)
     await limits.wait(60)
@@ -103,3 +107,21 @@ async def test_only_so_many_wait_for_their_refusal() -> None:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert limits._waiting == 0
+
+
+async def test_refusals_of_one_client_are_paced() -> None:
+    limits = ClientLimits(ClientBounds(calls=1))
+    pauses = []
+    with limits.call("", ONE), limits.call("", TWO):
+        for _ in range(100):
+            with pytest.raises(ClientOverloaded) as refused:
+                limits.call("", ONE).__enter__()
+            pauses.append(refused.value.pause)
+        with pytest.raises(ClientOverloaded) as other:
+            limits.call("", TWO).__enter__()
+    assert pauses[-1] >= pauses[0] + 99 * PACE / 2
+    assert other.value.pause < pauses[-1]
+    # Also when it has nothing under way in between.
+    with limits.call("", ONE), pytest.raises(ClientOverloaded) as later:
+        limits.call("", ONE).__enter__()
+    assert later.value.pause > pauses[-1] - 1
