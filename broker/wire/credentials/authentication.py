@@ -68,9 +68,12 @@ class Credentials:
         token = text[len(BEARER) :].strip()
         if len(token) > LONGEST:
             return None
-        if self.tokens is not None and (known := self.tokens.content().get(hash_of(token))) is not None:
-            return known
-        return await self.jwts.principal(token) if self.jwts is not None and token.count(".") == 2 else None
+        found = self.tokens.content().get(hash_of(token)) if self.tokens is not None else None
+        if found is None and self.jwts is not None and token.count(".") == 2:
+            found = await self.jwts.principal(token)
+        if found is None and self.tokens is not None:
+            found = self.tokens.content(anew=True).get(hash_of(token))
+        return found
 
     def _by_certificate(self, context: Any) -> Principal | None:
         if not self.certificates:

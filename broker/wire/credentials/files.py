@@ -39,10 +39,14 @@ class WatchedFile(Generic[Content]):
         self._content = self._load()
         self._looked_at = time.monotonic()
 
-    def content(self) -> Content:
-        """What it holds now, or did half a second ago."""
+    def content(self, *, anew: bool = False) -> Content:
+        """What it holds now, or did half a second ago.
+
+        Args:
+            anew: what it holds now; for something that was shown and was not in it, for it may have been added since.
+        """
         now = time.monotonic()
-        if now - self._looked_at < PAUSE:
+        if now - self._looked_at < PAUSE and not anew:
             return self._content
         self._looked_at = now
         state = self._look()

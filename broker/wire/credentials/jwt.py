@@ -143,9 +143,9 @@ class Jwts:
         return self._fetched
 
     async def _came_meanwhile(self) -> bool:
-        """Fetches the keys once more, unless that was done a moment ago; returns whether it was done."""
+        """Looks for keys once more, behind a URL unless that was done a moment ago; returns whether it was done."""
         if self._file is not None:
-            return False
+            return self._file.content(anew=True) is not self._judged_by
         if self._fetching is None and time.monotonic() - self._fetched_at < SOONEST:
             return False
         await asyncio.shield(self._start_fetching())

@@ -23,5 +23,5 @@ class Keys(WatchedFile["Secrets"]):
         several = {key: (each,) if isinstance(each, str) else each for key, each in secrets.items()}
         self._secrets = {key: tuple(secret.encode() for secret in each) for key, each in several.items()}
 
-    def content(self) -> Secrets:
+    def content(self, *, anew: bool = False) -> Secrets:
         return self._secrets

@@ -14,6 +14,7 @@ from broker.rocketmq import calls
 from broker.rocketmq.calls import Caller, Callers, read_secrets
 from broker.rocketmq.codes import Unauthorized, code_of
 from broker.rocketmq.protocol import Code
+from broker.wire.credentials import files
 from broker.wire.credentials.files import WatchedFile
 from support.rocketmq_protocol import signature
 from unit.broker.rocketmq.fakes import Keys
@@ -185,6 +186,17 @@ def test_an_access_key_has_two_secrets_while_one_is_replaced() -> None:
     keys.put({"key": "new", "other": "its own"})
     assert known() == [False, True, True]
     assert not callers.know(signed(signature("other", "new", TIME)))
+
+
+def test_a_secret_is_good_at_once_when_it_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PAUSE", 60.0)
+    file = tmp_path / "keys"
+    file.write_text("key:old")
+    callers = Callers(WatchedFile(str(file), read_secrets, field="rocketmq_keys"))
+    calls = [signed(signature("key", secret, TIME)) for secret in ("old", "new")]
+    assert [callers.know(call) for call in calls] == [True, False]
+    file.write_text("key:old\nkey:new")
+    assert [callers.know(call) for call in calls] == [True, True]
 
 
 def test_a_call_that_lasts_ends_with_its_key_and_not_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.access import Principal
-from broker.errors import ConfigurationError
+from broker.errors import ConfigurationError, Unauthenticated
 from broker.wire.credentials import files
+from broker.wire.credentials.authentication import Credentials
 from broker.wire.credentials.files import WatchedFile
-from broker.wire.credentials.tokens import PREFIX, hash_of, new_token, read_tokens
+from broker.wire.credentials.tokens import PREFIX, hash_of, new_token, read_tokens, with_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,3 +123,35 @@ def test_it_is_not_looked_at_for_every_call(tmp_path: Path, monkeypatch: pytest.
     file.unlink()
     file.write_text(f'[bob]\nsha256 = ["{B}"]')
     assert watched.content() == {A: Principal("alice")}
+    # But for what is not in it.
+    assert watched.content(anew=True) == watched.content() == {B: Principal("bob")}
+
+
+async def test_a_token_is_good_at_once_when_it_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PAUSE", 60.0)
+    file = tmp_path / "tokens.toml"
+    file.write_bytes(with_token(b"", "alice", hash_of("old"), roles=(), tenant="", replace=False))
+    credentials = Credentials(WatchedFile(str(file), read_tokens, field="access_tokens"), plain=True)
+
+    async def name(token: str) -> str:
+        return (await credentials.principal(Call(token))).name
+
+    with pytest.raises(Unauthenticated):
+        await name("new")
+    added = with_token(file.read_bytes(), "alice", hash_of("new"), roles=(), tenant="", replace=False)
+    (tmp_path / "new").write_bytes(added)
+    os.replace(tmp_path / "new", file)
+    assert await name("new") == await name("old") == "alice"
+
+
+class Call:
+    """A call that shows a token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token}"),)
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
