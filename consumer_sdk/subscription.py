@@ -61,6 +61,8 @@ class Subscription:
         self._ack_timer: asyncio.TimerHandle | None = None
         self._subscribed = asyncio.Event()
         self._subscribed_before = False
+        # By the stream that is open, or was last.
+        self._served = False
         self._failure: ConsumerError | None = None
         self._never_reached: BrokerUnavailable | None = None
         self.stopped = False
@@ -241,7 +243,9 @@ class Subscription:
                     _log.info("broker %s ended the consume stream; going on elsewhere", broker.endpoint)
             except grpc.aio.AioRpcError as error:
                 ended_with = error
-                if error.code() in HOPELESS:
+                # A stream lasts longer than a token: it is opened again with the one that counts by then.
+                expired = error.code() is grpc.StatusCode.UNAUTHENTICATED and self._served
+                if error.code() in HOPELESS and not expired:
                     self._fail(self._refused(error))
                     return
                 _log.warning(
@@ -264,6 +268,7 @@ class Subscription:
         duplex = Duplex(broker.consumer.Consume())
         duplex.put(pb.ConsumeRequest(subscribe=self._settings.subscribe(again=self._subscribed_before)))
         self._duplex = duplex
+        self._served = False
         # Before any credit: held messages must not be delivered to this consumer again.
         self._keeper.extend(self._lease_duration)
         self._credits = self._byte_credits = 0
@@ -312,7 +317,7 @@ class Subscription:
         if subscribed.HasField("time"):
             self._keeper.database_clock.heard(seconds_of(subscribed.time))
         self._extender = self._background(self._keep_leases())
-        self._subscribed_before = True
+        self._subscribed_before = self._served = True
         self._never_reached = None
         self._subscribed.set()
 

@@ -118,7 +118,10 @@ class CheckStream:
             await self._pause(wait if self._refusal is None else _WAIT_AFTER_REFUSAL)
 
     def _note(self, error: grpc.aio.AioRpcError, broker: Broker) -> None:
-        if error.code() not in HOPELESS:
+        # A stream lasts longer than a token: it is opened again with the one that counts by then.
+        registered = self._answered.is_set() and self._refusal is None
+        expired = error.code() is grpc.StatusCode.UNAUTHENTICATED and registered
+        if error.code() not in HOPELESS or expired:
             self._refusal = None
             _log.warning(
                 "check stream of group %s to %s: %s: %s; trying again",

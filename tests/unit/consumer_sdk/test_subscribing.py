@@ -206,6 +206,32 @@ async def test_a_group_that_is_deleted_ends_its_consumers(stub: StubConsumeBroke
     assert [list(nack.receipt_handles) for nack in stub.nacks] == ([[handle(0)]] if given_back else [])
 
 
+async def test_a_stream_that_outlives_its_token_is_opened_again(stub: StubConsumeBroker) -> None:
+    async with AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        for number in range(3):
+            session = await stub.session(number)
+            session.deliver([number], lease=f"{number + 1}.a")
+            (message,) = await consumer.receive()
+            assert message.body == f"body {number}".encode()
+            session.fail(grpc.StatusCode.UNAUTHENTICATED)
+        session = await stub.session(3)
+        # If there is no other token, it is refused at once.
+        stub.refusal = Failure(grpc.StatusCode.UNAUTHENTICATED)
+        session.fail(grpc.StatusCode.UNAUTHENTICATED)
+        with pytest.raises(SubscriptionRefused) as refused:
+            await consumer.receive()
+        assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
+        assert stub.refusals == 1
+
+
+async def test_whoever_is_not_known_is_refused_at_the_first_attempt(stub: StubConsumeBroker) -> None:
+    stub.refusal = Failure(grpc.StatusCode.UNAUTHENTICATED)
+    async with AsyncConsumer(stub.endpoint, "g", "orders") as consumer:
+        with pytest.raises(SubscriptionRefused):
+            await consumer.receive()
+    assert stub.refusals == 1
+
+
 @pytest.mark.parametrize("form", ["asyncio", "sync"])
 async def test_a_broker_that_was_never_reached_is_an_error_of_receive(form: str) -> None:
     """An empty list would say that there is no message."""

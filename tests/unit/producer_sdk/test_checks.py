@@ -368,6 +368,28 @@ async def test_a_check_stream_that_is_put_off_comes_back_when_it_was_told_to(stu
         await producer.wait_until_registered()
 
 
+async def test_a_check_stream_that_outlives_its_token_is_opened_again(
+    stub: StubBroker, quick: RetryConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(10), AsyncTransactionProducer(stub.endpoint, "g", Listener(), retry=quick) as producer:
+        for number in range(3):
+            session = await stub.session(number)
+            session.check(f"t-{number}")
+            await stub.until(lambda s=session: s.answers)
+            session.fail(grpc.StatusCode.UNAUTHENTICATED)
+        await stub.session(3)
+        await producer.wait_until_registered()
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        # If there is no other token, it is refused.
+        stub.check_refusal = Failure(grpc.StatusCode.UNAUTHENTICATED)
+        stub.sessions[3].fail(grpc.StatusCode.UNAUTHENTICATED)
+        await stub.until(lambda: stub.check_refusals == 1)
+        with pytest.raises(RequestRefused):
+            while True:
+                await producer.wait_until_registered()
+                await asyncio.sleep(0.01)
+
+
 async def test_a_refused_check_stream_says_what_to_do(
     stub: StubBroker, quick: RetryConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
