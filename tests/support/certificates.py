@@ -18,12 +18,13 @@ class Authority:
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    name: str = "test authority"
 
     @classmethod
-    def make(cls) -> Authority:
-        """A new one that nobody knows."""
+    def make(cls, name: str = "test authority") -> Authority:
+        """A new one that nobody knows; those that are trusted together need different names."""
         key = ec.generate_private_key(ec.SECP256R1())
-        return cls(_certificate("test authority", key, "test authority", key, authority=True), key)
+        return cls(_certificate(name, key, name, key, authority=True), key, name)
 
     @property
     def pem(self) -> bytes:
@@ -33,7 +34,7 @@ class Authority:
     def issue(self, name: str) -> tuple[bytes, bytes]:
         """A key and its certificate chain."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key, "test authority", self.key, authority=False)
+        certificate = _certificate(name, key, self.name, self.key, authority=False)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )

@@ -149,24 +149,25 @@ class RawClient:
         headers: Mapping[str, str] | None = None,
         reads_ahead: bool = True,
         authority: bytes | None = None,
+        identity: tuple[bytes, bytes] | None = None,
     ) -> None:
         """Takes where the broker is, its name (None: one of its own; empty: it does not say), and how it signs.
 
         `reads_ahead`: whether the connection takes more than 64 KiB that nobody reads. `authority`: the certificate
-        that it trusts; None: it speaks without TLS.
+        that it trusts; None: it speaks without TLS. `identity`: the key and the certificate that it shows.
         """
         self.endpoint = endpoint
         self.client_id = unique("client") if client_id is None else client_id
         self.namespace = namespace
-        self._keys = keys
+        self.keys = keys
         self._headers = dict(headers or {})
         window = [] if reads_ahead else [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
         options = [*_OPTIONS, *window]
         if authority is None:
             self._channel = grpc.aio.insecure_channel(endpoint, options=options)
         else:
-            trusted = grpc.ssl_channel_credentials(authority)
-            self._channel = grpc.aio.secure_channel(endpoint, trusted, options=options)
+            credentials = grpc.ssl_channel_credentials(authority, *(identity or ()))
+            self._channel = grpc.aio.secure_channel(endpoint, credentials, options=options)
         self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
         self._streams: list[Telemetry] = []
 
@@ -176,9 +177,9 @@ class RawClient:
         headers["x-mq-namespace"] = self.namespace
         if self.client_id:
             headers["x-mq-client-id"] = self.client_id
-        if self._keys is not None:
+        if self.keys is not None:
             headers["x-mq-date-time"] = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            headers["authorization"] = signature(*self._keys, headers["x-mq-date-time"])
+            headers["authorization"] = signature(*self.keys, headers["x-mq-date-time"])
         return tuple({**headers, **self._headers}.items())
 
     async def call(self, method: str, request: Any, seconds: float = PATIENCE) -> Any:
