@@ -6,7 +6,7 @@ import math
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.limits import Limits
@@ -127,7 +127,7 @@ class BrokerConfig:
         log_level: debug, info, warning or error.
     """
 
-    database: str = DEFAULT_DATABASE
+    database: str = field(default=DEFAULT_DATABASE, repr=False)
     table_prefix: str = ""
     listen: str = "127.0.0.1:8085"
     broker_id: str = ""

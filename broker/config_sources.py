@@ -138,9 +138,10 @@ def _parse(name: str, value: Any, shown: str) -> Any:
         if not isinstance(value, str):
             raise ValueError(value)
     except ValueError:
-        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}[
-            str(kind).partition(" ")[0]
-        ]
+        if kind == "str":
+            # It may be a URL with a password.
+            raise ConfigurationError(f"{shown} must be a text.", field=name) from None
+        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[str(kind).partition(" ")[0]]
         raise ConfigurationError(f"{shown} is {value!r}; it must be {wanted}.", field=name) from None
     return value
 

@@ -17,7 +17,7 @@ from broker.errors import BrokerError
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
 from halfmq_cli import logs
-from halfmq_cli.serving import fail, run_broker
+from halfmq_cli.serving import fail, run_broker, warn_of_arguments
 from halfmq_cli.workers import run_workers
 
 Database = Annotated[
@@ -136,6 +136,7 @@ def serve(
         logs.set_up(config.log_format, config.log_level)
         for warning in renamed:
             logger.warning("%s", warning)
+        warn_of_arguments(database)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
         if config.workers == 1:
             run_broker(config)

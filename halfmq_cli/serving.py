@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from broker.app import CLOSING, Broker
 from broker.storage.adapters.store import Store
+from broker.storage.engine.connection import parse_url
 from halfmq_cli.memory import give_back_large_blocks
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from broker.config import BrokerConfig
     from broker.errors import BrokerError
+
+logger = logging.getLogger("halfmq.broker")
 
 REFUSED = 2
 """Status of a command that was refused, and has told why."""
@@ -39,6 +42,19 @@ def fail(error: BrokerError) -> NoReturn:
 def shown(error: BrokerError) -> str:
     """An error in a line: the setting or field at fault, and what to do."""
     return f"{error.field}: {error.message}" if error.field else error.message
+
+
+def warn_of_arguments(database: str | None) -> None:
+    """Logs a warning if the arguments of this process hold a password.
+
+    Args:
+        database: the URL that the option --database gave, if any.
+    """
+    if database is not None and parse_url(database).password:
+        logger.warning(
+            "--database: every user of this machine can see the arguments of a process, and these have the database's"
+            " password: name a file that has the URL by --database-file, or set HALFMQ_DATABASE in the environment"
+        )
 
 
 def run_broker(config: BrokerConfig, *, parent: int | None = None, make_store: type[Store] = Store) -> None:

@@ -31,14 +31,21 @@ class BrokerProcess:
         """Starts it and waits until it serves.
 
         Args:
-            database: URL of the database.
+            database: URL of the database; empty: it is in the variables, or in a file that the settings name. One of a
+                server, which has a password, goes into the environment: the broker warns of it among the arguments.
             variables: HALFMQ_ variables of its environment.
-            settings: further options of `halfmq serve`, such as check_interval=0.2; True and False are switches.
+            settings: further options of `halfmq serve`, such as check_interval=0.2; True and False are switches. And
+                `folder`, which it runs in.
         """
         self.database = database
         self._variables = variables or {}
+        self._folder = str(settings.pop("folder", _CHECKOUT))
         options = {"listen": "127.0.0.1:0", "drain": 2, **settings}
-        self.arguments = ["serve", f"--database={database}"]
+        self.arguments = ["serve"]
+        if database.startswith("sqlite"):
+            self.arguments.append(f"--database={database}")
+        elif database:
+            self._variables = {"HALFMQ_DATABASE": database, **self._variables}
         self.arguments += [_option(name, value) for name, value in options.items()]
         self.lines: list[str] = []
         self._said = threading.Condition()
@@ -46,7 +53,7 @@ class BrokerProcess:
         self._launch()
 
     def _launch(self) -> None:
-        self.process = ForkedCommand(self.arguments, self._variables, str(_CHECKOUT))
+        self.process = ForkedCommand(self.arguments, self._variables, self._folder)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         watchdog = threading.Timer(START_SECONDS, self.process.kill)

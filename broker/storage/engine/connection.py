@@ -49,6 +49,9 @@ def parse_url(text: str) -> URL:
     backend = url.get_backend_name()
     if backend not in DIALECTS:
         raise ConfigurationError(f"The database {backend!r} is not supported; {examples}.", field="database")
+    if "@" in (url.host or "") or (url.host and "@" in (url.database or "")):
+        # Its rest would be shown as a part of the server's name.
+        raise ConfigurationError("Write an @ in the user's name or password of the URL as %40.", field="database")
     if not url.database:
         what = DIALECTS[backend].what
         raise ConfigurationError(f"The database URL names no {what}; {examples}.", field="database")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import http.client
 import json
 import logging
 import time
-import urllib.error
 import urllib.request
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -84,11 +84,13 @@ class Jwts:
         self._fetching: asyncio.Task[None] | None = None
         self._judged_by: _Keys = {}
         self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
-        scheme = urlsplit(settings.keys).scheme
-        if scheme not in {"http", _HTTPS}:
+        named = urlsplit(settings.keys)
+        if named.scheme not in {"http", _HTTPS}:
             self._file = WatchedFile(settings.keys, read_keys, field=FIELD)
-        elif scheme != _HTTPS and urlsplit(settings.keys).hostname not in _LOOPBACK:
+        elif named.scheme != _HTTPS and named.hostname not in _LOOPBACK:
             raise ConfigurationError("The keys come over https only, except from this machine.", field=FIELD)
+        elif "@" in named.netloc:
+            raise ConfigurationError("The URL of public keys has no user and no password.", field=FIELD)
 
     async def refresh(self) -> None:
         """Fetches the keys, if they are behind a URL.
@@ -220,11 +222,14 @@ def read_keys(raw: bytes) -> _Keys:
 
 
 def _fetched(url: str) -> bytes:
+    shown = urlsplit(url)._replace(query="", fragment="").geturl()
     try:
         with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT) as response:  # noqa: S310 - the scheme was checked
             raw: bytes = response.read(LARGEST_SET + 1)
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise ConfigurationError(f"The keys cannot be fetched from {url}: {error}.", field=FIELD) from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # The texts of the others may name the URL as a whole, which may have a secret in its query.
+        why = error if isinstance(error, OSError) else type(error).__name__
+        raise ConfigurationError(f"The keys cannot be fetched from {shown}: {why}.", field=FIELD) from None
     if len(raw) > LARGEST_SET:
-        raise ConfigurationError(f"What {url} answers has more than {LARGEST_SET} bytes.", field=FIELD)
+        raise ConfigurationError(f"What {shown} answers has more than {LARGEST_SET} bytes.", field=FIELD)
     return raw

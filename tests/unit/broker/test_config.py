@@ -386,6 +386,12 @@ def test_what_is_made_of_the_settings() -> None:
     assert BrokerConfig().name == f"{socket.gethostname()}-{os.getpid()}"
 
 
+def test_the_text_of_the_settings_shows_no_password() -> None:
+    config = BrokerConfig(database="mysql://me:hidden@db/halfmq", broker_id="one")
+    assert "hidden" not in f"{config!r} {config}"
+    assert "broker_id='one'" in repr(config)
+
+
 def test_settings_stay_as_they_are() -> None:
     with pytest.raises(FrozenInstanceError):
         BrokerConfig().lease = 7.0  # type: ignore[misc]

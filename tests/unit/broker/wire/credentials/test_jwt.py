@@ -7,6 +7,7 @@ import base64
 import hmac
 import json
 import random
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -297,3 +298,21 @@ def test_keys_do_not_come_over_a_plain_connection() -> None:
     with pytest.raises(ConfigurationError, match="https"):
         Jwts(JwtSettings("http://id.example/keys", AUDIENCE))
     Jwts(JwtSettings("http://127.0.0.1:8000/keys", AUDIENCE))
+
+
+def test_a_url_holds_no_secrets() -> None:
+    with pytest.raises(ConfigurationError, match="no user and no password") as refused:
+        Jwts(JwtSettings("https://me:hidden@id.example/keys", AUDIENCE))
+    assert "hidden" not in refused.value.message
+
+
+@pytest.mark.parametrize("path", ["/keys?token=hidden", "/keys#hidden", "/keys?to ken=hidden"])
+async def test_what_a_url_may_hold_is_not_shown(path: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    judging = Jwts(JwtSettings(f"http://127.0.0.1:{port}{path}", AUDIENCE))
+    with pytest.raises(
+        ConfigurationError, match=rf"cannot be fetched from http://127\.0\.0\.1:{port}/keys: "
+    ) as refused:
+        await judging.refresh()
+    assert "hidden" not in refused.value.message
