@@ -17,6 +17,7 @@ from broker.api.query_servicer import QueryServicer
 from broker.api.sink_servicer import SinkServicer
 from broker.api.transaction_servicer import TransactionServicer
 from broker.errors import ConfigurationError
+from broker.wire import undecodable_headers
 from broker.wire.health import HealthServicer
 from broker.wire.interceptor import LARGEST_REQUEST, CallInterceptor
 from broker.wire.port_sharing import Ports, SharedPort
@@ -119,6 +120,7 @@ class Server:
         Raises:
             ConfigurationError: the address or the certificate is not usable; the text has the remedy.
         """
+        undecodable_headers.set_up()
         options = [
             *SERVER_OPTIONS,
             ("grpc.so_reuseport", int(self._shares_port)),
