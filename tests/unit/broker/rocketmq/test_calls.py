@@ -133,6 +133,12 @@ GOOD = signature("key", "secret", TIME)
         GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1"),
         GOOD.partition(", Signature")[0],
         GOOD.replace("SignedHeaders=x-mq-date-time", "SignedHeaders=x-mq-client-id"),
+        GOOD.replace("key", "key\x1fmore"),
+        GOOD.replace("key", "key more"),
+        GOOD.replace(" Signature", "\tSignature"),
+        GOOD.replace("=key", f"={'a' * 100_000}"),
+        GOOD.replace(" Signature", f"{' ' * 100_000}signature"),
+        GOOD + "\u00e9",
         # Nobody's secret, which a guess at the broker's own stand-in for it would be.
         signature("nobody", "-", TIME),
         signature("", "-", TIME),
@@ -154,6 +160,36 @@ def test_who_calls_is_found_out_without_the_request() -> None:
     assert not callers.know(Context())
     assert not Callers(Keys(SECRETS), window=300).know(signed(GOOD))
     assert Callers().know(Context())
+
+
+class Twice(Context):
+    """A call that shows a header two times."""
+
+    def __init__(self, name: str, value: str, **headers: Any) -> None:
+        super().__init__(**headers)
+        self._headers = (*self._headers, (name, value))
+
+
+@pytest.mark.parametrize(("name", "value"), [("authorization", "x"), ("authorization", GOOD), ("x-mq-date-time", TIME)])
+def test_of_two_headers_none_counts(name: str, value: str) -> None:
+    with pytest.raises(Unauthorized):
+        Callers(Keys(SECRETS)).caller(Twice(name, value, authorization=GOOD, x_mq_date_time=TIME))
+
+
+def test_all_that_is_not_signed_well_gets_one_answer() -> None:
+    shown = [
+        Context(),
+        signed("nonsense"),
+        signed(GOOD, "20260101T101113Z"),
+        signed(signature("nobody", "secret", TIME)),
+        signed(signature("key", "wrong", TIME)),
+    ]
+    answers = set()
+    for context in shown:
+        with pytest.raises(Unauthorized) as refused:
+            Callers(Keys(SECRETS)).caller(context)
+        answers.add(refused.value.message)
+    assert len(answers) == 1
 
 
 def test_a_signature_belongs_to_its_time() -> None:
