@@ -61,11 +61,12 @@ class Credentials:
 
     async def _by_token(self, shown: list[str | bytes], context: Any) -> Principal | None:
         (text,) = shown
-        if not isinstance(text, str) or text[: len(BEARER)].lower() != BEARER:
+        # Letters beyond ASCII are no part of any token; gRPC passes on whatever bytes a client sends.
+        if not isinstance(text, str) or not text.isascii() or text[: len(BEARER)].lower() != BEARER:
             return None
         if not (self.plain or _is_encrypted(context)):
             return None
-        token = text[len(BEARER) :].strip()
+        token = text[len(BEARER) :].strip(" ")
         if len(token) > LONGEST:
             return None
         found = self.tokens.content().get(hash_of(token)) if self.tokens is not None else None

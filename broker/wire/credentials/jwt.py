@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import logging
+import re
 import time
 import urllib.request
 from collections import OrderedDict
@@ -33,6 +34,8 @@ PREFIX = "jwt:"
 """Of names and roles that come from a JWT."""
 LONGEST = 8192
 """Characters of a token."""
+LONGEST_NAME = 200
+"""Characters of a name: rules can name no longer ones."""
 MOST_KNOWN = 10_000
 """Tokens that are not verified again until they expire."""
 REFRESH = 300.0
@@ -40,9 +43,14 @@ SOONEST = 10.0
 """Seconds between two fetches of the keys; and at least, if a token names one that is not known."""
 FETCH_TIMEOUT = 5.0
 LARGEST_SET = 1024 * 1024
+LATEST = 253_402_300_799
+"""Seconds since 1970 of the last time that a clock shows: what expires later, or at no number, is no time."""
+_FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
 _HTTPS, _LOOPBACK = "https", {"localhost", "127.0.0.1", "::1"}
 
 _Keys = dict[str | None, jwt.PyJWK]
+_NO_JWT = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+"""What reading a text that is none raises; which of them depends on the version of PyJWT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ class Jwts:
 
     async def principal(self, token: str) -> Principal | None:
         """Who a token is for; None if it is not accepted."""
-        if len(token) > LONGEST:
+        # Other characters would be skipped by some decoders of base64: one token would have many texts.
+        if len(token) > LONGEST or not _FORM.fullmatch(token):
             return None
         digest = hashlib.sha256(token.encode()).digest()
         keys = self._keys()
@@ -120,7 +129,7 @@ class Jwts:
             del self._known[digest]
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.InvalidTokenError:
+        except _NO_JWT:
             return None
         name = header.get("kid")
         if name not in keys and await self._came_meanwhile():
@@ -178,17 +187,20 @@ class Jwts:
                 leeway=settings.skew,
                 options={"require": ["exp", "sub", "aud"]},
             )
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except _NO_JWT as error:
             logger.debug("a JWT is refused: %s", type(error).__name__)
             return None
-        return claims if isinstance(claims["exp"], int | float) else None
+        ends = claims["exp"]
+        return claims if isinstance(ends, int | float) and 0 < ends <= LATEST else None
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal | None:
         name, tenant = claims["sub"], claims.get(self._settings.tenant, "")
         roles = claims.get(self._settings.roles, [])
         if isinstance(roles, str):
             roles = roles.split()
-        if not (name and isinstance(name, str) and isinstance(tenant, str) and isinstance(roles, list)):
+        if not (isinstance(name, str) and isinstance(tenant, str) and isinstance(roles, list)):
+            return None
+        if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
             return None
         if not all(isinstance(role, str) for role in roles) or (tenant and not is_tenant(tenant)):
             return None
