@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PAGE = 1000
+PIPED = 500
+"""Characters of a line that no terminal shows."""
 
 
 def token(
@@ -254,7 +256,8 @@ def _print_table(columns: list[str], rows: list[list[str]]) -> None:
         table.add_column(column)
     for row in rows:
         table.add_row(*row)
-    Console(soft_wrap=True).print(table, markup=False, highlight=False)
+    # Piped, a row is a line.
+    Console(soft_wrap=True, width=None if sys.stdout.isatty() else PIPED).print(table, markup=False, highlight=False)
 
 
 def _put(file: Path, content: bytes) -> None:

@@ -83,14 +83,14 @@ def need_grpcurl() -> None:
     pytest.skip(reason)
 
 
-def run_blocks(blocks: Sequence[Block], endpoint: str, folder: Path) -> list[tuple[int, str]]:
-    """Exit status and output of every block, run in one shell, in order, with the broker's address in $BROKER."""
+def run_blocks(blocks: Sequence[Block], folder: Path, **variables: str) -> list[tuple[int, str]]:
+    """Exit status and output of every block, run in one shell, in order, with these variables."""
     script = "".join(
         f"{{\n{block.command}\n}} >{number}.out 2>&1\necho $? >{number}.exit\n" for number, block in enumerate(blocks)
     )
     subprocess.run(
         ["bash", "-o", "pipefail", "-c", script],
-        env={**os.environ, "BROKER": endpoint},
+        env={**os.environ, **variables},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         check=True,

@@ -24,7 +24,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
     need_grpcurl()
     folder = tmp_path_factory.mktemp("page")
     with BrokerProcess(f"sqlite:///{folder / 'try.db'}", **TIMES) as broker:
-        return run_blocks(BLOCKS, broker.endpoint, folder)
+        return run_blocks(BLOCKS, folder, BROKER=broker.endpoint)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)), ids=lambda number: f"line-{BLOCKS[number].line}")

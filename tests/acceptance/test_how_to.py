@@ -95,7 +95,7 @@ def test_the_script_and_then_the_commands_print_what_the_page_shows(
     need_grpcurl()
     blocks = blocks_of(page)
     assert blocks
-    for block, (status, printed) in zip(blocks, run_blocks(blocks, endpoint, tmp_path), strict=True):
+    for block, (status, printed) in zip(blocks, run_blocks(blocks, tmp_path, BROKER=endpoint), strict=True):
         assert (status, facts(printed)) == (block.exit, facts(block.shown)), f"{page}:{block.line}\n{printed}"
 
 

@@ -215,9 +215,9 @@ async def test_a_key_is_good_at_once_when_it_was_added(file: Path, monkeypatch: 
     monkeypatch.setattr(files, "PAUSE", 60.0)
     judging = judge(file)
     old, new = token(), token("EdDSA", "two")
-    assert [await judging.principal(each) for each in (old, new)] == [Principal("alice"), None]
+    assert [await judging.principal(each) for each in (old, new)] == [Principal("jwt:alice"), None]
     put(file, public("ES256", "one"), public("EdDSA", "two"))
-    assert [await judging.principal(each) for each in (old, new)] == [Principal("alice")] * 2
+    assert [await judging.principal(each) for each in (old, new)] == [Principal("jwt:alice")] * 2
 
 
 async def test_a_key_that_is_withdrawn_is_not_accepted_any_more(file: Path) -> None:
