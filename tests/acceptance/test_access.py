@@ -6,12 +6,16 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message_factory import GetMessageClass
+from jwt.algorithms import ECAlgorithm
 
 from acceptance.client import COMMIT, COMMITTED, PREPARED, Client, Refusal, half, message, new_id, unique
 from broker.api.access import CALLS
@@ -44,6 +48,7 @@ METHODS = {
 }
 NAMES = ("root", "alice", "bob")
 TENANTS = ("acme", "globex")
+SIGNER = ec.generate_private_key(ec.SECP256R1())
 
 
 def halfmq(*arguments: str) -> str:
@@ -62,6 +67,7 @@ class World:
     tokens: dict[str, str]
     clients: dict[str, Client]
     endpoint: str
+    file: Path
 
     def __getattr__(self, name: str) -> Client:
         return self.clients[name]
@@ -71,6 +77,14 @@ class World:
         rule = access_pb2.AccessRule(subject=subject, actions=rights.split(","), kind=kind, pattern=pattern, deny=deny)
         granted = await self.root.admin.GrantAccess(access_pb2.GrantAccessRequest(rule=rule))
         return int(granted.rule.rule_id)
+
+
+async def is_let_in(client: Client) -> bool:
+    try:
+        await client.admin.ListQuotas(access_pb2.ListQuotasRequest())
+    except grpc.aio.AioRpcError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -83,11 +97,26 @@ async def world(kind: AnyKind, new_broker: Callable[..., BrokerProcess], tmp_pat
         tenant = name if name in TENANTS else ""
         content = with_token(content, name, hash_of(tokens[name]), roles=(), tenant=tenant, replace=False)
     file.write_bytes(content)
-    broker = new_broker(kind, access=True, access_tokens=file, access_without_tls=True, first_check=0.3)
+    keys = tmp_path / "jwks.json"
+    public = {**ECAlgorithm.to_jwk(SIGNER.public_key(), as_dict=True), "kid": "one", "alg": "ES256"}
+    keys.write_text(json.dumps({"keys": [public]}))
+    broker = new_broker(
+        kind,
+        access=True,
+        access_tokens=file,
+        access_without_tls=True,
+        jwt_keys=keys,
+        jwt_audience="halfmq",
+        jwt_issuer="https://id.example",
+        jwt_clock_skew=1,
+        first_check=0.3,
+    )
     halfmq("access", "grant", "user:root", "all", "*", "*", f"--database={broker.database}")
-    await asyncio.sleep(1.0)
     clients = {name: Client(broker.endpoint, token) for name, token in tokens.items()}
-    yield World(broker.database, tokens, clients, broker.endpoint)
+    async with asyncio.timeout(30):
+        while not await is_let_in(clients["root"]):  # noqa: ASYNC110 - within a second
+            await asyncio.sleep(0.1)
+    yield World(broker.database, tokens, clients, broker.endpoint, file)
     for client in clients.values():
         await client.close()
     for token in tokens.values():
@@ -124,6 +153,42 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str | None]:
     return error.value.code(), error.value.details()
 
 
+def jwt_of(key: Any = None, **claims: Any) -> str:
+    content = {"sub": "root", "aud": "halfmq", "iss": "https://id.example", "exp": time.time() + 60, **claims}
+    return jwt.encode(content, key or SIGNER, "ES256", headers={"kid": "one"})
+
+
+async def withdrawn_token(world: World) -> str:
+    """A token that was good, until its hash was removed from the file."""
+    before, token = world.file.read_bytes(), new_token()
+    world.file.write_bytes(with_token(before, "root", hash_of(token), roles=(), tenant="", replace=False))
+    client = Client(world.endpoint, token)
+    assert await is_let_in(client)
+    world.file.write_bytes(before)
+    async with asyncio.timeout(30):
+        while await is_let_in(client):  # noqa: ASYNC110 - within a second
+            await asyncio.sleep(0.1)
+    await client.close()
+    return token
+
+
+async def wrong_jwts(world: World) -> list[str]:
+    """Expired, too early, for another audience, of another issuer, signed by another key; a good one is let in."""
+    now = time.time()
+    good = (("authorization", f"Bearer {jwt_of()}"),)
+    await world.grant("user:jwt:root", "all", "topic", "*")
+    async with grpc.aio.insecure_channel(world.endpoint) as channel:
+        listing = methods_of(channel, "/halfmq.v1.AdminService/ListTopics")
+        assert await listing(admin_pb2.ListTopicsRequest(), good)
+    return [
+        jwt_of(exp=now - 5),
+        jwt_of(nbf=now + 30),
+        jwt_of(aud="another cluster"),
+        jwt_of(iss="https://other.example"),
+        jwt_of(ec.generate_private_key(ec.SECP256R1())),
+    ]
+
+
 async def test_whoever_is_not_known_gets_one_answer_to_every_call(world: World) -> None:
     shown: list[Any] = [
         (),
@@ -132,6 +197,9 @@ async def test_whoever_is_not_known_gets_one_answer_to_every_call(world: World) 
         (("authorization", f"bearer {world.tokens['root']}x"),),
         (("authorization", f"Bearer {world.tokens['root']}"), ("authorization", f"Bearer {world.tokens['bob']}")),
         (("x-mq-client-id", "root"),),
+        *((("authorization", f"Bearer {wrong}"),) for wrong in await wrong_jwts(world)),
+        # What was good once, and is played again.
+        (("authorization", f"Bearer {await withdrawn_token(world)}"),),
     ]
     answers = set()
     async with grpc.aio.insecure_channel(world.endpoint) as channel:
