@@ -120,6 +120,7 @@ bench = _group(
         "spark": ("spark", "spark"),
         "rocketmq": ("rocketmq", "rocketmq"),
         "workers": ("workers", "workers"),
+        "greedy": ("greedy", "greedy"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from halfmq_cli.bench.clients import consumers, idle_streams, kafka_bridge, kafka_consumer, producers, unary
+from halfmq_cli.bench.clients import consumers, idle_streams, kafka_bridge, kafka_consumer, producers, rivals, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,6 +32,8 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "timed consumer": consumers.note_arrivals,
     "draining consumer": consumers.drain,
     "unary producer": unary.by_both_protocols,
+    "polite producer": rivals.at_a_steady_rate,
+    "greedy producer": rivals.without_waiting,
     "official client": unary.official,
     "idle consumers": idle_streams.wait,
     "shop": _place_orders,
