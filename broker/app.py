@@ -55,14 +55,14 @@ class Broker:
         self._server: Server | None = None
 
     @property
-    def port(self) -> int:
-        """The port it listens on; 0 before it does."""
-        return self._server.port if self._server is not None else 0
+    def endpoint(self) -> str:
+        """The address for clients; its port is 0 before it listens, where the settings name none."""
+        return self._server.endpoint if self._server is not None else self.config.listen
 
     @property
-    def endpoint(self) -> str:
-        """The address for clients."""
-        return f"{self.config.listen.rpartition(':')[0]}:{self.port}"
+    def admin_endpoint(self) -> str:
+        """The address for operators, likewise; empty if it is the one for clients."""
+        return self._server.admin_endpoint if self._server is not None else self.config.admin_listen
 
     async def start(self) -> None:
         """Opens the database, and serves.
@@ -107,6 +107,8 @@ class Broker:
             loop.start()
         await self._server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
+        if self.admin_endpoint:
+            logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
 
     async def stop(self) -> bool:
         """Drains: clients switch to other brokers, calls in flight end, everything acknowledged is durable.

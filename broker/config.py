@@ -76,6 +76,7 @@ class BrokerConfig:
             every user of the machine can read its password: see `load`.
         table_prefix: what the names of all tables begin with, such as halfmq_, where others share the database.
         listen: address and port to serve on; port 0 takes a free one.
+        admin_listen: another address and port, for AdminService and reflection alone; empty: they are on listen, too.
         broker_id: this broker's name in logs and histories.
         workers: processes that share the address, each of them a broker; what one is bounded to, each of them is.
         first_check: seconds from prepare to the first check.
@@ -130,6 +131,7 @@ class BrokerConfig:
     database: str = field(default=DEFAULT_DATABASE, repr=False)
     table_prefix: str = ""
     listen: str = "127.0.0.1:8085"
+    admin_listen: str = ""
     broker_id: str = ""
     workers: int = 1
     first_check: float = 6.0
@@ -197,11 +199,7 @@ class BrokerConfig:
             if not re.fullmatch(form, getattr(self, name)):
                 raise ConfigurationError(f"{name} {said}.", field=name)
         self._check_access()
-        host, _, port = self.listen.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ConfigurationError(
-                "listen is host:port, such as 0.0.0.0:8085; a port is 65535 at most.", field="listen"
-            )
+        self._check_addresses()
         self.check_policy()
         try:
             self.limits()
@@ -209,6 +207,16 @@ class BrokerConfig:
             raise ConfigurationError(
                 "max_body_bytes must be between 1 and 15728640 (15 MiB).", field="max_body_bytes"
             ) from None
+
+    def _check_addresses(self) -> None:
+        for name in ("listen", *(("admin_listen",) if self.admin_listen else ())):
+            host, _, port = getattr(self, name).rpartition(":")
+            if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+                raise ConfigurationError(
+                    f"{name} is host:port, such as 0.0.0.0:8085; a port is 65535 at most.", field=name
+                )
+        if self.admin_listen == self.listen and not self.listen.endswith(":0"):
+            raise ConfigurationError("admin_listen is another address than listen, or left out.", field="admin_listen")
 
     def _check_tls(self) -> None:
         if bool(self.tls_certificate) != bool(self.tls_key):

@@ -59,6 +59,11 @@ class EmbeddedBroker:
         """The address for clients."""
         return self._broker.endpoint
 
+    @property
+    def admin_endpoint(self) -> str:
+        """The address for operators; empty unless `admin_listen` is set."""
+        return self._broker.admin_endpoint
+
     def start(self) -> Self:
         """Starts serving.
 

@@ -37,6 +37,9 @@ def serve(
     database_file: DatabaseFile = None,
     table_prefix: TablePrefix = None,
     listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
+    admin_listen: Annotated[
+        str | None, typer.Option(help="Another one, for AdminService and reflection alone [none: they are there, too].")
+    ] = None,
     config_file: ConfigFile = None,
     broker_id: Annotated[str | None, typer.Option(help="Name in logs and histories.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that share the address [1].")] = None,

@@ -58,7 +58,7 @@ def warn_of_arguments(database: str | None) -> None:
 
 
 def run_broker(config: BrokerConfig, *, parent: int | None = None, make_store: type[Store] = Store) -> None:
-    """Runs a broker; its address is the one line on standard output.
+    """Runs a broker; its address is the one line on standard output, followed by that for operators if it has one.
 
     Args:
         config: the settings.
@@ -121,7 +121,7 @@ async def _run(broker: Broker, ending: asyncio.Event, *, lives: bool) -> None:
     if not starting.done():
         _end_at_once()  # A thread still waits for the database, and would keep the process alive.
     starting.result()
-    tell(broker.endpoint)
+    tell(broker.endpoint, broker.admin_endpoint)
     living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
     await ended
     # In a thread, in case the loop itself is blocked.
@@ -135,10 +135,13 @@ async def _run(broker: Broker, ending: asyncio.Event, *, lives: bool) -> None:
         living.cancel()
 
 
-def tell(endpoint: str) -> None:
-    """Writes the one line on standard output, for the parent process: the address. Whoever reads it may be gone."""
+def tell(endpoint: str, admin_endpoint: str) -> None:
+    """Writes the address for the parent process, a line on standard output; and that for operators, if there is one.
+
+    Whoever reads it may be gone.
+    """
     try:
-        sys.stdout.write(f"{endpoint}\n")
+        sys.stdout.write(f"{endpoint}\n" + (f"{admin_endpoint}\n" if admin_endpoint else ""))
         sys.stdout.flush()
     except OSError:
         # What is left in the buffer would be tried again at the end.

@@ -59,9 +59,16 @@ async def run_workers(config: BrokerConfig) -> bool:
             f" {LONGEST_NAME} are allowed.",
             field="broker_id",
         )
-    with _reserved(config.listen) as listen, ended_by_signal() as ending:
+    with (
+        _reserved("listen", config.listen) as listen,
+        _reserved("admin_listen", config.admin_listen)
+        if config.admin_listen
+        else contextlib.nullcontext("") as admin_listen,
+        ended_by_signal() as ending,
+    ):
+        ready = replace(config, listen=listen, admin_listen=admin_listen)
         workers = [
-            _Worker(number, replace(config, listen=listen, broker_id=f"{config.name}-{number}"))
+            _Worker(number, replace(ready, broker_id=f"{config.name}-{number}"))
             for number in range(1, config.workers + 1)
         ]
         running = asyncio.create_task(_run(workers))
@@ -85,7 +92,7 @@ async def _run(workers: Sequence[_Worker]) -> None:
     # The others would say the same of wrong settings, and wait for its migration.
     await workers[0].start()
     await asyncio.gather(*[worker.start() for worker in workers[1:]])
-    tell(workers[0].endpoint)
+    tell(workers[0].endpoint, workers[0].admin_endpoint)
     await asyncio.gather(*[worker.keep() for worker in workers])
 
 
@@ -98,8 +105,8 @@ class _NotStarted(Exception):
 
 
 @contextlib.contextmanager
-def _reserved(listen: str) -> Iterator[str]:
-    """Reserves an address for the workers; yields it with its port.
+def _reserved(setting: str, listen: str) -> Iterator[str]:
+    """Reserves the address of a setting for the workers; yields it with its port.
 
     The sockets never listen, so they get no connections.
     """
@@ -122,7 +129,7 @@ def _reserved(listen: str) -> Iterator[str]:
             raise ConfigurationError(
                 f"The address {listen} cannot be used ({error.strerror}): is another process there, is it this"
                 " machine's?",
-                field="listen",
+                field=setting,
             ) from error
         yield f"{host}:{port}"
 
@@ -135,7 +142,7 @@ class _Worker:
         self._config = config
         self._process: asyncio.subprocess.Process | None = None
         self._serves = False
-        self.endpoint = config.listen
+        self.endpoint, self.admin_endpoint = config.listen, config.admin_listen
         # While it starts, it takes the time of a drain to give up, and may drain after that.
         self._longest = 2 * config.drain + CLOSING + BACKSTOP + LATE
 

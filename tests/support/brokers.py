@@ -50,6 +50,8 @@ class BrokerProcess:
         self.lines: list[str] = []
         self._said = threading.Condition()
         self.endpoint = ""
+        self.admin_endpoint = ""
+        self._has_two = "admin_listen" in settings
         self._launch()
 
     def _launch(self) -> None:
@@ -59,6 +61,8 @@ class BrokerProcess:
         watchdog = threading.Timer(START_SECONDS, self.process.kill)
         watchdog.start()
         self.endpoint = self.process.stdout.readline().strip()
+        if self._has_two and self.endpoint:
+            self.admin_endpoint = self.process.stdout.readline().strip()
         watchdog.cancel()
         if not self.endpoint:
             self.process.wait(STOP_SECONDS)

@@ -23,6 +23,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "database": ("sqlite:///file.db", "sqlite:///environment.db", "sqlite:///argument.db"),
     "table_prefix": ("file_", "environment_", "argument_"),
     "listen": ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
+    "admin_listen": ("127.0.0.1:4", "127.0.0.1:5", "127.0.0.1:6"),
     "broker_id": ("file", "environment", "argument"),
     "workers": (2, 3, 4),
     "first_check": (1.5, 2.5, 3.5),
@@ -327,6 +328,10 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
         ["127.0.0.1:0", "127.0.0.1:1", "localhost:65534", "0.0.0.0:65535", "[::1]:8085"],
         ["", ":", "8085", ":8085", "127.0.0.1", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:65536", "127.0.0.1:x"],
     ),
+    "admin_listen": (
+        ["", "127.0.0.1:0", "127.0.0.1:1", "0.0.0.0:8085", "127.0.0.1:8086", "localhost:65535", "[::1]:8085"],
+        [":", "8086", ":8086", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:x", "127.0.0.1:8085"],
+    ),
 }
 
 
@@ -413,6 +418,11 @@ def test_an_old_name_is_taken_with_a_warning_wherever_it_stands(tmp_path: Path, 
     assert renamed[0].startswith(f"the setting HALFMQ_{old.upper()} in the environment is now called {new};")
     with pytest.raises(ConfigurationError, match=f"{old} is the old name of {new}"):
         load_config({old: 7.0, new: 8.0}, environment={})
+
+
+def test_two_free_ports_are_two_addresses() -> None:
+    free = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}
+    assert load_config(free, environment=NOTHING).admin_listen == "127.0.0.1:0"
 
 
 def test_access_needs_a_way_to_be_known() -> None:
