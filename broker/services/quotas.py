@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -61,6 +62,7 @@ class Quotas:
     def __init__(self, store: QuotaStore) -> None:
         """Nothing is limited until `refresh`."""
         self._store = store
+        self._refreshing = asyncio.Lock()
         self._quotas: dict[str, Quota] = {}
         self._tenants: dict[str, _Tenant] = {}
 
@@ -70,6 +72,10 @@ class Quotas:
 
     async def refresh(self) -> None:
         """Reads the quotas, and measures what tenants use that have called lately."""
+        async with self._refreshing:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         self._quotas = {each.quota.tenant: each.quota for each in await self._store.quotas()}
         now = time.monotonic()
         for tenant in list(self._tenants.values()):

@@ -43,6 +43,7 @@ class Rights:
         self._store = store
         self.audit = audit
         self.quotas = quotas
+        self._refreshing = asyncio.Lock()
         self._state: tuple[int, int] | None = None
         self._rules = Rules()
         self._answers: dict[tuple[Principal, Need], bool] = {}
@@ -50,15 +51,17 @@ class Rights:
 
     async def refresh(self) -> bool:
         """Reads the rules if they have changed; returns whether they have."""
-        state = await self._store.rules_state()
-        if state == self._state:
-            return False
-        # A change between the two reads is read again with the next one.
-        self._rules = Rules(each.rule for each in await self._store.access_rules())
-        self._state = state
-        self._answers = {}
-        self.version += 1
-        return True
+        # One after the other: what was read first must not replace what was read later.
+        async with self._refreshing:
+            state = await self._store.rules_state()
+            if state == self._state:
+                return False
+            # A change between the two reads is read again with the next one.
+            self._rules = Rules(each.rule for each in await self._store.access_rules())
+            self._state = state
+            self._answers = {}
+            self.version += 1
+            return True
 
     def allow(self, principal: Principal, need: Need) -> bool:
         """Whether a principal may do this; also from threads of the storage."""

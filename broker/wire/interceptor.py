@@ -46,6 +46,8 @@ OPERATORS = "/halfmq.v1.AdminService/"
 MORE_STREAMS = 100
 HEALTH = "/grpc.health.v1.Health/"
 MOST_WATCHES = 1000
+FEWEST_OF_CONNECTION = 1000
+"""A client that has just connected does not know the limit of its connection yet, and would lose what is beyond it."""
 MOST_WRITING = 1000
 """Streams at a time that are refused, and still write their first request."""
 LOOK_AGAIN = 5.0
@@ -129,7 +131,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         client.
         """
         bounds = ClientBounds.within(max_calls, max_streams, max_request_bytes, client_bounds)
-        self.most_of_connection = 2 * (bounds.calls + bounds.streams)
+        self.most_of_connection = max(FEWEST_OF_CONNECTION, 2 * (bounds.calls + bounds.streams))
         self._clients = ClientLimits(bounds)
         self._gate = gate
         self._recorder = recorder

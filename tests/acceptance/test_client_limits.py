@@ -58,16 +58,19 @@ async def test_refusals_are_paced_and_say_when_to_come_back(new_broker: Callable
     broker = new_broker("sqlite", client_calls=1, client_streams=2)
     client = Client(broker.endpoint)
     topic, group = await client.make_topic(), await client.make_group()
-    holding = [asyncio.ensure_future(client.pull(group, topic, wait=20)) for _ in range(2)]
-    await asyncio.sleep(1)
+    holding = [client.consumer.Consume() for _ in range(2)]
+    for call in holding:
+        subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[topic])
+        await call.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+        answer: Any = await call.read()
+        assert answer.HasField("subscribed")
     began = time.monotonic()
     refused = await asyncio.gather(*(client.pull(group, topic, wait=20) for _ in range(MANY)), return_exceptions=True)
     assert time.monotonic() - began >= MANY / 100
     assert {(each.code, each.reason) for each in refused if isinstance(each, Refusal)} == {(EXHAUSTED, "OVERLOADED")}
     assert all(isinstance(each, Refusal) and "from one client" in each.text for each in refused)
-    for each in holding:
-        each.cancel()
-    await asyncio.gather(*holding, return_exceptions=True)
+    for call in holding:
+        call.cancel()
     await client.close()
 
 
