@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from broker.api.access import ChangeRecorder
 from broker.assembly import assemble, make_gate, make_gateway
 from broker.config_sources import seen_by_all
-from broker.errors import ConfigurationError
+from broker.errors import BrokerError, ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer, guarded
 from broker.server import Server
 from broker.storage.adapters.store import Store
@@ -88,6 +88,7 @@ class Broker:
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
         self._store = parts.store
+        self._audit = parts.audit
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         try:
             await self._store.start()
@@ -125,6 +126,7 @@ class Broker:
         await self._server.stop()
         try:
             async with asyncio.timeout(CLOSING):
+                await self._record_the_rest()
                 await self._store.close()
         except TimeoutError:
             logger.warning(
@@ -135,6 +137,12 @@ class Broker:
         self._database.close()
         logger.info("broker %s stopped", self.config.name)
         return True
+
+    async def _record_the_rest(self) -> None:
+        try:
+            await self._audit.flush()
+        except BrokerError as error:
+            logger.warning("what was refused last is not recorded: %s", error.message)
 
     def _open_database(self) -> None:
         config = self.config

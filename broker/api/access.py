@@ -6,16 +6,19 @@ one by one, by `Caller.may`; the entry says so.
 
 from __future__ import annotations
 
+import json
+from collections.abc import MutableSequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
 
 from broker.domain.access import Action, Kind, Need
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
 from broker.errors import BrokerError, Denied, Unauthenticated
 from broker.ports.audit import AuditOutcome, AuditRecord
+from broker.services.auditing import CHANGE, Change
 from broker.services.rights import CALLER, LONGEST_NAME, NOBODY, Caller, action_name, resource_name
 from broker.wire.credentials.authentication import address_of
 
@@ -94,9 +97,8 @@ def _seek(request: Any) -> list[Need]:
 
 
 def _redrive(request: Any) -> list[Need]:
-    needs = [Need(Action.OPERATE, Kind.GROUP, request.group)]
-    # They may be of any topic, and are appended there.
-    return [*needs, Need(Action.PUB, Kind.TOPIC, "*")] if request.republish_expired else needs
+    # To which topics copies are appended is judged letter by letter.
+    return [Need(Action.OPERATE, Kind.GROUP, request.group)]
 
 
 def _set_filter(request: Any) -> list[Need]:
@@ -126,8 +128,9 @@ def _prepares(request: Any) -> int:
 
 
 MOST_MESSAGES = Limits().max_items
-LONGEST_DETAIL = 4000
-"""Characters of a request that are recorded."""
+LONGEST_DETAIL = 15_000
+LONGEST_SHOWN, MOST_SHOWN, DEEPEST_SHOWN = 500, 100, 4
+"""Characters of a request that are recorded; of one text in it; items of a list; messages within messages."""
 _V1, _ITEMS, _OPEN = "/halfmq.v1.", Entry(items=True), Entry(open=True)
 
 CALLS: Mapping[str, Entry] = {
@@ -171,8 +174,8 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}AdminService/ResolveTransaction": Entry(
         items=True, changes=lambda request: f"transaction {request.transaction_id}"
     ),
-    f"{_V1}AdminService/GrantAccess": Entry(_access(Action.UPDATE), changes=_granting),
-    f"{_V1}AdminService/RevokeAccess": Entry(_access(Action.UPDATE), changes=lambda _: "access"),
+    f"{_V1}AdminService/GrantAccess": Entry(_access(Action.UPDATE), items=True, changes=_granting),
+    f"{_V1}AdminService/RevokeAccess": Entry(_access(Action.UPDATE), items=True, changes=lambda _: "access"),
     f"{_V1}AdminService/ListAccessRules": Entry(_access(Action.LIST)),
     f"{_V1}AdminService/SetQuota": Entry(
         _access(Action.UPDATE), changes=lambda request: f"tenant {request.quota.tenant}"
@@ -324,8 +327,8 @@ class ChangeRecorder:
         entry = self._calls.get(method)
         return entry is not None and entry.changes is not None
 
-    async def changing(self, method: str, request: Any, context: Any) -> AuditRecord:
-        """Records a call.
+    async def changing(self, method: str, request: Any, context: Any) -> Change:
+        """Records a call; one that its servicer judges is recorded when that has said that it may be made.
 
         Raises:
             StorageUnavailable: it cannot be recorded; the call must not be made.
@@ -340,14 +343,42 @@ class ChangeRecorder:
             action_name(need.action if need is not None else Action.OPERATE),
             entry.changes(request)[:LONGEST_NAME],
             AuditOutcome.ALLOWED,
-            detail=MessageToJson(request, preserving_proto_field_name=True, indent=None)[:LONGEST_DETAIL],
+            detail=brief(request),
         )
-        await self._audit.changing(record)
-        return record
+        change = Change(self._audit, record)
+        CHANGE.set(change)
+        if not entry.items:
+            await change.begins()
+        return change
 
-    def failed(self, record: AuditRecord, error: Exception) -> None:
+    def failed(self, change: Change, error: Exception) -> None:
         """Notes that a recorded call failed."""
-        self._audit.failed(record, error.reason if isinstance(error, BrokerError) else type(error).__name__)
+        change.failed(error.reason if isinstance(error, BrokerError) else type(error).__name__)
+
+
+def brief(request: Message) -> str:
+    """A request as JSON, as far as it is short: made of as much of it as is shown, however large it is."""
+    text = json.dumps(_brief(request, 0), ensure_ascii=False)
+    return text if len(text) <= LONGEST_DETAIL else f"{text[:LONGEST_DETAIL]} ... (cut)"
+
+
+def _brief(message: Message, depth: int) -> Any:
+    shown: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        if isinstance(value, MutableSequence):
+            items = [_brief_value(each, depth) for each in islice(value, MOST_SHOWN)]
+            shown[field.name] = items if len(value) <= MOST_SHOWN else [*items, f"... {len(value) - MOST_SHOWN} more"]
+        else:
+            shown[field.name] = _brief_value(value, depth)
+    return shown
+
+
+def _brief_value(value: Any, depth: int) -> Any:
+    if isinstance(value, Message):
+        return _brief(value, depth + 1) if depth < DEEPEST_SHOWN else "..."
+    if isinstance(value, str | bytes):
+        return str(value[:LONGEST_SHOWN]) + ("..." if len(value) > LONGEST_SHOWN else "")
+    return value
 
 
 def call_name(method: str) -> str:

@@ -108,7 +108,10 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> AsyncIterator[admin_pb2.RedriveDeadLettersResponse]:
         """Delivers dead letters to their group again."""
         wanted = filters.filter_in(request.filter, "filter")
-        steps = self._dead_letters.redrive(request.group, wanted, request.offsets, republish=request.republish_expired)
+        may = CALLER.get().judge(Action.PUB, Kind.TOPIC)
+        steps = self._dead_letters.redrive(
+            request.group, wanted, request.offsets, republish=request.republish_expired, may=may
+        )
         async for so_far, last in steps:
             yield admin_pb2.RedriveDeadLettersResponse(
                 examined=so_far.examined,

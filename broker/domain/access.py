@@ -80,7 +80,9 @@ class Principal:
 
     @property
     def subjects(self) -> frozenset[str]:
-        """What rules for it are kept under."""
+        """What rules for it are kept under; nobody is known by an empty name."""
+        if not self.name:
+            return frozenset()
         return frozenset({f"user:{self.name}", f"user:{ANY}", *(f"role:{role}" for role in self.roles)})
 
 
@@ -113,14 +115,25 @@ class Rule:
     allow: bool = True
     sources: tuple[IPv4Network | IPv6Network, ...] = ()
 
+    def __str__(self) -> str:
+        """As people write it."""
+        verb = "allow" if self.allow else "deny"
+        actions = ",".join(action.name or "" for action in Action if action in self.actions)
+        sources = f" from {','.join(map(str, self.sources))}" if self.sources else ""
+        return f"{verb} {self.subject} {actions} {self.kind or ANY} {self.pattern}{sources}"
+
     def fits(self, need: Need, address: IPv4Address | IPv6Address | None) -> bool:
         """Whether it is about this."""
         return (
             bool(need.action & self.actions)
-            and self.kind in {None, need.kind}
+            and (self.kind is need.kind or (self.kind is None and self._is_of_all(need)))
             and (need.name.startswith(self.pattern[:-1]) if self.pattern.endswith(ANY) else need.name == self.pattern)
             and (not self.sources or self._comes_from(address))
         )
+
+    def _is_of_all(self, need: Need) -> bool:
+        """Of all kinds: the cluster's names are none that anybody chose, so prefixes of them allow nothing there."""
+        return need.kind is not Kind.CLUSTER or self.pattern == ANY or not self.allow
 
     def _comes_from(self, address: IPv4Address | IPv6Address | None) -> bool:
         # Where it is not known, nothing is allowed for it, and everything denied.
@@ -133,14 +146,51 @@ class Rule:
         return is_literal, len(self.pattern), self.kind is not None, not self.allow
 
 
+class _OfSubject:
+    """The rules of one subject: by the whole name, and by the beginning of it."""
+
+    __slots__ = ("_lengths", "_literal", "_prefixed")
+
+    def __init__(self) -> None:
+        self._literal: dict[str, list[Rule]] = {}
+        self._prefixed: dict[str, list[Rule]] = {}
+        self._lengths: list[int] = []
+
+    def add(self, rule: Rule) -> None:
+        """Adds a rule; the closest one first."""
+        if not rule.pattern.endswith(ANY):
+            self._literal.setdefault(rule.pattern, []).append(rule)
+            return
+        prefix = rule.pattern[:-1]
+        self._prefixed.setdefault(prefix, []).append(rule)
+        if len(prefix) not in self._lengths:
+            self._lengths.append(len(prefix))  # Long ones are close ones, and come first.
+
+    def closest(self, need: Need, address: IPv4Address | IPv6Address | None) -> Rule | None:
+        """The one that decides."""
+        found = self._first(self._literal.get(need.name), need, address)
+        if found is not None:
+            return found
+        for length in self._lengths:
+            if length <= len(need.name):
+                found = self._first(self._prefixed.get(need.name[:length]), need, address)
+                if found is not None:
+                    return found
+        return None
+
+    @staticmethod
+    def _first(rules: list[Rule] | None, need: Need, address: IPv4Address | IPv6Address | None) -> Rule | None:
+        return next((rule for rule in rules or () if rule.fits(need, address)), None)
+
+
 class Rules:
     """All rules, by subject."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         """Sorts them, the closest first."""
-        self._by_subject: dict[str, list[Rule]] = {}
+        self._by_subject: dict[str, _OfSubject] = {}
         for rule in sorted(rules, key=lambda rule: rule.closeness, reverse=True):
-            self._by_subject.setdefault(rule.subject, []).append(rule)
+            self._by_subject.setdefault(rule.subject, _OfSubject()).add(rule)
 
     def allow(self, principal: Principal, need: Need) -> bool:
         """Whether a principal may do this; who has a tenant may do nothing outside of it, whatever the rules say."""
@@ -149,7 +199,8 @@ class Rules:
         address = _address(principal.address)
         closest: Rule | None = None
         for subject in principal.subjects:
-            found = next((rule for rule in self._by_subject.get(subject, ()) if rule.fits(need, address)), None)
+            own = self._by_subject.get(subject)
+            found = None if own is None else own.closest(need, address)
             if found is not None and (closest is None or found.closeness > closest.closeness):
                 closest = found
         return closest is not None and closest.allow
@@ -203,6 +254,9 @@ def rule_of(
         raise InvalidArgument(
             f"A subject is user:name, user:* or role:name, of {LONGEST_SUBJECT} characters at most.", field="subject"
         )
+    for field, text in (("subject", subject), ("pattern", pattern)):
+        if not text.isprintable() or text != text.strip():
+            raise InvalidArgument("It has blanks at an end, or characters that cannot be printed.", field=field)
     if what == "role" and name == ANY:
         raise InvalidArgument("For everybody write user:*.", field="subject")
     if kind != ANY and kind not in set(Kind):

@@ -25,8 +25,3 @@ class AuditRecorder(Loop):
     async def run_once(self) -> None:
         """Records what was noted since the last round."""
         await self._audit.flush()
-
-    async def stop(self) -> None:
-        """Stops, after a last round."""
-        await super().stop()
-        await self.run_piece("the last records", self.run_once)

@@ -28,6 +28,10 @@ class StoredRule:
     made_at: int
     made_by: str
 
+    def __str__(self) -> str:
+        """As it is recorded."""
+        return f"{self.rule_id}: {self.rule}"
+
 
 class RuleStore(Protocol):
     """The rules of all brokers on a database."""

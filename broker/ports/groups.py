@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from broker.domain.dead_letter import Origin
     from broker.domain.filters import Filter
@@ -21,6 +21,7 @@ class DeadLetterSearch:
 
     Attributes:
         until: where a redrive stops, because later ones were not evaluated.
+        may_republish: the topics, by name, that copies may be appended to; None: all.
     """
 
     group: ConsumerGroup
@@ -30,6 +31,7 @@ class DeadLetterSearch:
     limit: int = 100
     max_bytes: int = 4 * 1024 * 1024
     until: int | None = None
+    may_republish: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)

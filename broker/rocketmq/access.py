@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind, Need
 from broker.errors import Denied
-from broker.rocketmq.names import name_of
+from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import definition_pb2, service_pb2
 from broker.services.rights import CALLER
 
@@ -21,6 +21,12 @@ _Needs = "Callable[[Any, str], Iterable[tuple[Action, Kind, str]]]"
 
 def _topic(action: Action) -> Any:
     return lambda request, namespace: [(action, Kind.TOPIC, name_of(request.topic, namespace))]
+
+
+def _deciding(request: Any, namespace: str) -> list[tuple[Action, Kind, str]]:
+    topic = name_of(request.topic, namespace)
+    # Its transactions are those of the producer group with its name, which others may use by halfmq's protocol.
+    return [(Action.PUB, Kind.TOPIC, topic), (Action.PUB, Kind.GROUP, producer_group_of(topic))]
 
 
 def _consuming(request: Any, namespace: str) -> list[tuple[Action, Kind, str]]:
@@ -60,7 +66,7 @@ NEEDS: Mapping[str, Callable[[Any, str], Iterable[tuple[Action, Kind, str]]]] = 
     "NotifyClientTerminationRequest": _heartbeat,
     # Message by message.
     "SendMessageRequest": _nothing,
-    "EndTransactionRequest": _topic(Action.PUB),
+    "EndTransactionRequest": _deciding,
     "RecallMessageRequest": _topic(Action.PUB),
     "AckMessageRequest": _consuming,
     "ChangeInvisibleDurationRequest": _consuming,
@@ -116,6 +122,16 @@ def judge_settings(settings: Any, caller: Caller) -> None:
 def may_send(topic: str) -> bool:
     """Whether the current caller may send to a topic."""
     return CALLER.get().allows(Action.PUB, Kind.TOPIC, topic)
+
+
+def may_decide(topic: str) -> bool:
+    """Whether the current caller may prepare and decide transactions on a topic that it may send to."""
+    return CALLER.get().allows(Action.PUB, Kind.GROUP, producer_group_of(topic))
+
+
+def may_be_asked(topic: str) -> bool:
+    """Whether the current caller may be asked about transactions on a topic."""
+    return CALLER.get().may(Action.CHECK, Kind.GROUP, producer_group_of(topic))
 
 
 def _require(needs: Iterable[tuple[Action, Kind, str]]) -> None:

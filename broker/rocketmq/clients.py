@@ -19,7 +19,7 @@ from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
 from broker.errors import NotFound, StorageUnavailable
 from broker.rocketmq import settings
-from broker.rocketmq.access import judge_settings, may_send
+from broker.rocketmq.access import judge_settings, may_be_asked, may_send
 from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
@@ -163,6 +163,8 @@ class Clients:
             await self._take_part(client, topic, surely=False)
 
     async def _take_part(self, client: Client, topic: str, *, surely: bool) -> None:
+        if not may_be_asked(topic):
+            return
         if client.topics.get(topic) in {surely, True}:
             return
         group_id = await self._group_id(topic)
@@ -287,7 +289,7 @@ class Clients:
     async def _send_checks(self, session: CheckSession, caller: Caller, writer: StreamWriter[Any]) -> None:
         async for check in session.outgoing():
             # The rules may have changed since the client told what it sends to.
-            if not all(may_send(half.topic) for half in check.halves):
+            if not all(may_send(half.topic) and may_be_asked(half.topic) for half in check.halves):
                 continue
             self.asked(check.transaction_id, check.check_number, caller)
             command = service_pb2.RecoverOrphanedTransactionCommand(

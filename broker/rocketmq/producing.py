@@ -12,7 +12,7 @@ from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSou
 from broker.errors import AlreadyExists, BrokerError, Denied, InvalidArgument, NotFound, Refused, VerdictConflict
 from broker.ports.checks import CheckAnswer
 from broker.ports.transactions import VerdictWork
-from broker.rocketmq.access import may_send
+from broker.rocketmq.access import may_decide, may_send
 from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.messages import Type, message_in, recovery_delay
@@ -78,7 +78,10 @@ class Producing:
                 _check_type(given.system_properties)
                 if not may_send(message.topic):
                     raise Denied
-                if given.system_properties.message_type == Type.TRANSACTION:
+                is_half = given.system_properties.message_type == Type.TRANSACTION
+                if is_half and not may_decide(message.topic):
+                    raise Denied
+                if is_half:
                     halves[index] = own, message, recovery_delay(given)
                 else:
                     ordinary[index] = OrdinaryMessage(own, message)

@@ -188,12 +188,13 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         try:
             with self._streams:
                 caller = self._let_in(request, context)
-                async with aclosing(work(request, caller)) as parts:
-                    async for each in parts:
-                        # It may have waited for long, and the keys or the rules have changed.
-                        self._callers.look_again(context)
-                        judge(request, caller)
-                        yield each
+                with CALLER.get().stream():
+                    async with aclosing(work(request, caller)) as parts:
+                        async for each in parts:
+                            # It may have waited for long, and the keys or the rules have changed.
+                            self._callers.look_again(context)
+                            judge(request, caller)
+                            yield each
         except (BrokerError, Exception) as error:
             yield response(status=_told(error))
 

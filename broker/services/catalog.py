@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.access import Action, Kind
+from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
-from broker.errors import AlreadyExists, NotFound, Refused
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.services.creations import Creations
 from broker.services.rights import CALLER, Numbered
 
@@ -47,6 +48,15 @@ class CatalogConfig:
     queue_count: int = 4
     retention: int = 72 * 3600 * 1_000_000
     client_groups: int = 0
+
+
+def _check_own(name: str, field: str) -> None:
+    """Refuses names that only the broker gives, to the dead letter topics of groups.
+
+    Who has a tenant would get around its quotas with them. Others may have reasons of their own.
+    """
+    if CALLER.get().tenant and name.startswith(DEAD_LETTER_PREFIX):
+        raise InvalidArgument(f"Names that begin with {DEAD_LETTER_PREFIX} are made with their groups.", field=field)
 
 
 class Catalog:
@@ -205,6 +215,7 @@ class Catalog:
             check_group_name(name, "producer_group")
             if (found := await self.find_producer_group(name)) is not None:
                 return found
+            _check_own(name, "producer_group")
             if self._quotas is not None:
                 await self._quotas.create(name, group=True)
             self._creations.check(CALLER.get().name)
@@ -228,6 +239,7 @@ class Catalog:
             AlreadyExists: the name is taken.
         """
         check_topic_name(name, "topic.name")
+        _check_own(name, "topic.name")
         wanted = wanted or TopicChange()
         settings = TopicSettings(
             wanted.queue_count or self.config.queue_count,
@@ -254,6 +266,7 @@ class Catalog:
         """
         settings = settings or GroupSettings()
         check_group_name(name, "group.name")
+        _check_own(name, "group.name")
         check_settings({"max_attempts": settings.max_attempts, "retry_delays": settings.retry_delays}, "group.")
         if self._quotas is not None:
             await self._quotas.create(name, group=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.errors import InvalidArgument, NotFound
+from broker.errors import InvalidArgument, NotFound, StaleReceipt
 from broker.ports.log import SendWork
 from broker.services.consuming.receipts import acks_of
 from broker.services.ids import new_id
@@ -15,7 +15,7 @@ from broker.services.producing.validation import names_deleted_topic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.ports.delivery import ForwardStore
+    from broker.ports.delivery import AckWork, ForwardStore
     from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
     from broker.services.producing.validation import MessageValidator
     from broker.services.rights import Judge, Numbered
@@ -54,10 +54,18 @@ class ForwardService:
             BrokerError: a message or a receipt was refused, and so was all of it.
         """
         acks = acks_of(handles)
-        if may is not None:
-            # As it is now: what is refused here is not asked again.
-            groups = await self._groups.allowed(may, again=True)
-            acks = [replace(ack, groups=groups) for ack in acks]
+        if may is None:
+            return await self._send_and_ack(messages, acks)
+        allowed = await self._groups.allowed(may)
+        try:
+            return await self._send_and_ack(messages, [replace(ack, groups=allowed) for ack in acks])
+        except StaleReceipt:
+            # A group may be new, and this broker not know it yet.
+            if (now := await self._groups.allowed(may, again=True)) == allowed:
+                raise
+            return await self._send_and_ack(messages, [replace(ack, groups=now) for ack in acks])
+
+    async def _send_and_ack(self, messages: Sequence[OrdinaryMessage], acks: Sequence[AckWork]) -> list[Sent]:
         ids = [item.message_id or new_id() for item in messages]
         try:
             work = await self._work(ids, messages)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 MEASURED_EVERY = 1.0
 """Seconds between two measurements of what a tenant uses."""
-FORGOTTEN_AFTER = 60.0
+LONGEST_DEBT = 60.0
+"""Seconds that one call, however large, is waited for at most; no debt is forgotten before it is paid."""
+FORGOTTEN_AFTER = 120.0
 """Seconds after the last call of a tenant until it is not measured any more."""
 MOST_TENANTS = 10_000
 
@@ -26,21 +28,22 @@ class _Rate:
 
     left: float = 0.0
     at: float = field(default_factory=time.monotonic)
-    started: bool = False
+    rate: int = 0
 
     def wait(self, rate: int, now: float) -> float:
         """Seconds until something may be taken again; 0: now."""
-        if not rate:
-            return 0.0
-        if not self.started:
-            self.left, self.started = float(rate), True
-        else:
+        if rate != self.rate:
+            # Debts of another rate are none of this one.
+            self.left, self.rate = float(rate), rate
+        elif rate:
             self.left = min(float(rate), self.left + (now - self.at) * rate)
         self.at = now
-        return max(0.0, -self.left / rate)
+        return max(0.0, -self.left / rate) if rate else 0.0
 
     def take(self, amount: int) -> None:
-        self.left -= amount
+        """Takes some; a debt of more than LONGEST_DEBT is not kept."""
+        if self.rate:
+            self.left = max(self.left - amount, -LONGEST_DEBT * self.rate)
 
 
 @dataclass(slots=True)

@@ -25,6 +25,8 @@ SHARE = 0.75
 """Of what a broker takes, that one client may have, unless it is told otherwise."""
 PACE = 0.01
 """Seconds between two refusals of one client."""
+LONGEST_PAUSE = 10.0
+"""Seconds that a refusal waits at most."""
 MOST_WAITING = 10_000
 """Refusals that wait at a time."""
 
@@ -61,14 +63,15 @@ class Client:
     """What a client has under way."""
 
     budget: Budget
-    under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0})
+    under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0, "others": 0})
     last_refusal: float = 0.0
     is_remembered: bool = False
 
     def refusal(self, what: str, most: int) -> ClientOverloaded:
         """Its refusal, which is told at the earliest PACE after the one before: refusing costs others, too."""
         now = time.monotonic()
-        self.last_refusal = max(now + RETRY_AFTER, self.last_refusal + PACE)
+        # Those beyond the longest pause are told together: they do not make the ones after them wait for longer.
+        self.last_refusal = min(max(now + RETRY_AFTER, self.last_refusal + PACE), now + LONGEST_PAUSE)
         return ClientOverloaded(what, most, RETRY_AFTER, pause=self.last_refusal - now)
 
 
@@ -85,17 +88,18 @@ class ClientLimits:
         self._connections: dict[str, Counter[str]] = {}
         self._waiting = 0
 
-    def call(self, name: str, peer: str) -> AbstractContextManager[Client]:
+    def call(self, name: str, peer: str, *, counted: bool = True) -> AbstractContextManager[Client]:
         """Counts a call while it lasts.
 
         Args:
             name: by which the client is known; empty: it is not.
             peer: its connection, as gRPC names it.
+            counted: whether its calls are limited; health checks and those of operators are not.
 
         Raises:
             ClientOverloaded: it has too much under way.
         """
-        return self._counted(name, peer, "calls", self._bounds.calls)
+        return self._counted(name, peer, "calls" if counted else "others", self._bounds.calls if counted else 0)
 
     def stream(self, name: str, peer: str) -> AbstractContextManager[Client]:
         """Counts a stream while it lasts; as `call`."""

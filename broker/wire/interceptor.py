@@ -50,7 +50,7 @@ FEWEST_OF_CONNECTION = 1000
 """A client that has just connected does not know the limit of its connection yet, and would lose what is beyond it."""
 MOST_WRITING = 1000
 """Streams at a time that are refused, and still write their first request."""
-LOOK_AGAIN = 5.0
+LOOK_AGAIN = 1.0
 """Seconds between two looks whether the caller of a stream is still known."""
 STILL_WRITING = 0.1
 """Seconds for a client to write its first request, before its stream is refused."""
@@ -204,7 +204,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
                     limit.check()
                     name = "" if self._gate is None else await self._gate.enter(method, context)
-                    with self._clients.call(name, context.peer()) as client:
+                    with self._clients.call(name, context.peer(), counted=limit is not _UNBOUNDED) as client:
                         share.count_for(client.budget)
                         request = None
                         if self._knows(method, context):
@@ -325,14 +325,33 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if many:
             receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
             coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
-            judged = coming if self._gate is None else _judged(coming, partial(self._gate.judge, method), permits)
-            return name, judged
+            return name, coming if self._gate is None else self._judged(coming, method, context, permits)
         if not self._knows(method, context):
             return name, None
         request = await self._one(context, deserialize, share)
         if self._gate is not None:
             permits.append(self._gate.judge(method, request))
         return name, request
+
+    async def _judged(
+        self, requests: AsyncIterator[Any], method: str, context: Any, permits: list[Callable[[], None]]
+    ) -> AsyncIterator[Any]:
+        """The requests of a stream, of which the first one is judged; how to judge it again is added to `permits`.
+
+        What it was let in by is looked at again before a later one counts, unless that was done a moment ago.
+        """
+        assert self._gate is not None  # noqa: S101 - there is nothing to judge by
+        looked_at = time.monotonic()
+        async for request in requests:
+            if not permits:
+                permits.append(self._gate.judge(method, request))
+            else:
+                permits[0]()  # The rules may have changed since.
+                if time.monotonic() - looked_at >= LOOK_AGAIN:
+                    await self._gate.look_again(method, context)
+                    looked_at = time.monotonic()
+            yield request
+            del request
 
     def _knows(self, method: str, context: Any) -> bool:
         """Whether the caller is known, as far as the service finds that out by itself."""
@@ -352,21 +371,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if raw is None:
             raise InvalidArgument("The call ended without a request.", field="request")
         return await decoded(raw, deserialize, share, LARGEST_REQUEST)
-
-
-async def _judged(
-    requests: AsyncIterator[Any],
-    judge: Callable[[Any], Callable[[], None]],
-    permits: list[Callable[[], None]],
-) -> AsyncIterator[Any]:
-    """The requests of a stream, of which the first one is judged; how to judge it again is added to `permits`."""
-    async for request in requests:
-        if not permits:
-            permits.append(judge(request))
-        else:
-            permits[0]()  # The rules may have changed since.
-        yield request
-        del request
 
 
 def _code_name(code: Any) -> str:

@@ -87,6 +87,14 @@ async def is_let_in(client: Client) -> bool:
     return True
 
 
+async def is_known(client: Client) -> bool:
+    try:
+        await client.admin.ListTopics(admin_pb2.ListTopicsRequest())
+    except grpc.aio.AioRpcError as error:
+        return error.code() is not grpc.StatusCode.UNAUTHENTICATED
+    return True
+
+
 @pytest.fixture
 async def world(kind: AnyKind, new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> AsyncIterator[World]:
     file = tmp_path / "tokens.toml"
@@ -606,3 +614,50 @@ def test_tokens_are_made_and_changed_by_the_command(tmp_path: Path) -> None:
     third = halfmq("access", "token", "alice", f"--tokens={file}", "--replace").strip()
     assert read_tokens(file.read_bytes()) == {hash_of(third): alice}
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_is_recorded_of_rules_shows_all_of_them(world: World) -> None:
+    number = await world.grant("user:bob", ",".join(["get"] * 1000 + ["operate"]), "group", "bobs-*")
+    await world.root.admin.RevokeAccess(access_pb2.RevokeAccessRequest(rule_ids=[number, *range(10**6, 10**6 + 19)]))
+    granted = (await records(world, call="AdminService/GrantAccess"))[-1]
+    assert granted.detail == "allow user:bob OPERATE,GET,LIST group bobs-*"
+    (revoked,) = await records(world, call="AdminService/RevokeAccess")
+    assert revoked.detail == f"{number}: {granted.detail}"
+    many = access_pb2.RevokeAccessRequest(rule_ids=range(21))
+    assert (await refusal(world.root.admin.RevokeAccess(many)))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_whoever_may_not_decide_fills_no_records(world: World) -> None:
+    topic = await world.root.make_topic()
+    (one,) = await world.root.prepare("shop", topic, ["order"])
+    for transaction_id in (one, new_id()):
+        resolving = admin_pb2.ResolveTransactionRequest(
+            transaction_id=transaction_id, resolution=admin_pb2.RESOLUTION_COMMIT, reason="x" * 400
+        )
+        for _ in range(3):
+            assert (await refusal(world.bob.admin.ResolveTransaction(resolving)))[0] is grpc.StatusCode.NOT_FOUND
+    assert not await records(world, call="AdminService/ResolveTransaction")
+    resolving.transaction_id = one
+    await world.root.admin.ResolveTransaction(resolving)
+    (record,) = await records(world, call="AdminService/ResolveTransaction")
+    assert said(record) == ("root", "AdminService/ResolveTransaction", "OPERATE", f"transaction {one}", "ALLOWED")
+
+
+async def test_a_withdrawn_token_decides_nothing_on_a_stream_that_is_open(world: World) -> None:
+    topic = await world.root.make_topic()
+    await world.grant("user:alice", "produce", "topic", topic)
+    await world.grant("user:alice", "check", "group", "shop")
+    checks = await world.alice.answering("shop")
+    (one,) = await world.alice.prepare("shop", topic, ["order"])
+    check = await checks.next()
+    whole = world.file.read_bytes()
+    world.file.write_bytes(b"\n\n".join(part for part in whole.split(b"\n\n") if b"alice" not in part))
+    async with asyncio.timeout(30):
+        while await is_known(world.alice):  # noqa: ASYNC110 - within a second
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(1.0)
+    with pytest.raises(Refusal) as ended:
+        await checks.answer(check, COMMIT)
+    assert ended.value.code is grpc.StatusCode.UNAUTHENTICATED
+    assert (await world.root.transaction(one)).state == PREPARED
+    world.file.write_bytes(whole)

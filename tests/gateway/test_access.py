@@ -58,6 +58,7 @@ def guarded(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> BrokerP
         ("user:root", "all", "*", "*"),
         ("user:key:shop", "PUB,SUB", "topic", "orders"),
         ("user:key:shop", "SUB", "group", "readers"),
+        ("user:key:shop", "check", "group", "orders"),
     ):
         halfmq("access", "grant", *rule, f"--database={broker.database}")
     time.sleep(1.0)
@@ -115,6 +116,7 @@ async def test_verdicts_are_of_those_who_may_send_to_the_topic(guarded: BrokerPr
     shop = connect_raw(endpoint=guarded.endpoint, keys=("shop", KEYS["shop"]))
     other = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
     halfmq("access", "grant", "user:key:other", "PUB", "topic", "others", f"--database={guarded.database}")
+    halfmq("access", "grant", "user:key:other", "check", "group", "others", f"--database={guarded.database}")
     half = service_pb2.SendMessageRequest(messages=[message("orders", definition_pb2.MessageType.TRANSACTION)])
     sent = await shop.call("SendMessage", half)
     assert sent.status.code == Code.OK
@@ -138,7 +140,8 @@ async def test_verdicts_are_of_those_who_may_send_to_the_topic(guarded: BrokerPr
 async def test_ending_a_transaction_creates_nothing(guarded: BrokerProcess, connect_raw: Any) -> None:
     """There are 10,000 groups of producers at most: each is of somebody who has sent half messages, or may be asked."""
     for name in ("others", "nowhere-*"):
-        halfmq("access", "grant", "user:*", "PUB", "topic", name, f"--database={guarded.database}")
+        for kind in ("topic", "group"):
+            halfmq("access", "grant", "user:*", "PUB", kind, name, f"--database={guarded.database}")
     client = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
     time.sleep(1.0)  # noqa: ASYNC251 - nothing else runs here
 
@@ -168,3 +171,29 @@ async def test_signatures_are_good_for_any_time_zone_and_not_for_ever(guarded: B
         headers = {"x-mq-date-time": time, "authorization": signature("shop", KEYS["shop"], time)}
         raw = connect_raw(endpoint=guarded.endpoint, headers=headers)
         assert (await raw.call("QueryRoute", request)).status.code == code
+
+
+async def test_transactions_of_a_producer_group_are_not_decided_by_whoever_may_send(
+    guarded: BrokerProcess, connect_raw: Any
+) -> None:
+    """A producer group of halfmq's protocol may be called like a topic."""
+    halfmq("access", "grant", "user:key:other", "PUB", "topic", "orders", f"--database={guarded.database}")
+    time.sleep(1.0)  # noqa: ASYNC251 - nothing else runs here
+    shop = connect_raw(endpoint=guarded.endpoint, keys=("shop", KEYS["shop"]))
+    other = connect_raw(endpoint=guarded.endpoint, keys=("other", KEYS["other"]))
+    half = service_pb2.SendMessageRequest(messages=[message("orders", definition_pb2.MessageType.TRANSACTION)])
+    assert (await other.call("SendMessage", half)).status.code == Code.FORBIDDEN
+    sent = await shop.call("SendMessage", half)
+    assert sent.status.code == Code.OK
+    ending = service_pb2.EndTransactionRequest(
+        topic=resource("orders"),
+        message_id=sent.entries[0].message_id,
+        transaction_id=sent.entries[0].transaction_id,
+        resolution=definition_pb2.TransactionResolution.COMMIT,
+        source=definition_pb2.TransactionSource.SOURCE_CLIENT,
+    )
+    assert (await other.call("EndTransaction", ending)).status.code == Code.FORBIDDEN
+    assert (
+        await other.call("SendMessage", service_pb2.SendMessageRequest(messages=[message("orders")]))
+    ).status.code == Code.OK
+    assert (await shop.call("EndTransaction", ending)).status.code == Code.OK

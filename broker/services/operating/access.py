@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.limits import check_count
+from broker.services.auditing import about_to_change
 from broker.services.paging import number_token, page_limit, parse_number_token
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from broker.ports.audit import AuditSearch, AuditStore, StoredAuditRecord
     from broker.services.rights import Rights
 
-MOST_REVOKED = 1000
+MOST_REVOKED = 20
+"""So many that all of them can be recorded."""
 
 
 class AccessOperations:
@@ -32,6 +34,7 @@ class AccessOperations:
 
     async def grant(self, rule: Rule, made_by: str) -> StoredRule:
         """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+        await about_to_change(str(rule))
         granted = await self._rules.grant(rule, made_by)
         await self._rights.refresh()
         return granted
@@ -43,6 +46,10 @@ class AccessOperations:
             InvalidArgument: they are too many.
         """
         check_count(len(rule_ids), MOST_REVOKED, "rule_ids")
+        wanted = set(rule_ids)
+        await about_to_change(
+            "; ".join(str(each) for each in await self._rules.access_rules() if each.rule_id in wanted)
+        )
         gone = await self._rules.revoke(rule_ids)
         await self._rights.refresh()
         return gone

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.ports.groups import DeadLetterStore, FoundDeadLetter
     from broker.services.catalog import Catalog
+    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
 
 
@@ -42,9 +43,22 @@ class DeadLetterService:
         return page.entries, number_token(page.following)
 
     async def redrive(
-        self, name: str, wanted: Filter | None, offsets: Sequence[int], *, republish: bool
+        self,
+        name: str,
+        wanted: Filter | None,
+        offsets: Sequence[int],
+        *,
+        republish: bool,
+        may: Judge | None = None,
     ) -> AsyncIterator[tuple[Redriven, bool]]:
         """Delivers dead letters to their group again; yields the progress after each step, and whether it was the last.
+
+        Args:
+            name: the group.
+            wanted: only these; None: all.
+            offsets: only these; empty: all.
+            republish: append a copy where the original is past retention.
+            may: the topics that copies may be appended to; None: all.
 
         Raises:
             NotFound: there is no such group, or its dead letter topic was deleted.
@@ -55,7 +69,7 @@ class DeadLetterService:
             check_count(len(offsets), MAX_RECEIPTS, "offsets")
             if min(offsets) < 0:
                 raise InvalidArgument("An offset cannot be negative.", field="offsets")
-        search = DeadLetterSearch(group, min(offsets, default=0), wanted, frozenset(offsets) or None)
+        search = DeadLetterSearch(group, min(offsets, default=0), wanted, frozenset(offsets) or None, may_republish=may)
         so_far = Redriven()
         while True:
             step = await self._store.redrive(search, republish=republish)

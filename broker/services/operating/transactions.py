@@ -8,6 +8,7 @@ from broker.domain.limits import check_operator, check_reason
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.ports.transactions import TransactionFilter, VerdictWork
+from broker.services.auditing import about_to_change
 from broker.services.paging import page_limit, parse_transaction_token, transaction_token
 from broker.services.producing.transactions import PlacedOutcome
 
@@ -123,9 +124,9 @@ class TransactionOperations:
         if not reason:
             raise InvalidArgument("An operator's decision needs a reason; it is kept.", field="reason")
         operator = check_operator(operator)
+        await self.transaction(transaction_id, may)
+        await about_to_change()
         if commit is None:
-            if may is not None:
-                await self.transaction(transaction_id, may)
             outcome = await self._records.check_again(transaction_id, self._policy, operator, reason)
             positions = await self._positions.of_transaction(transaction_id, outcome.released)
             return PlacedOutcome(outcome.transaction_id, outcome.state, positions)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CHUNK = 1000
 """Records that are deleted together."""
 _COLUMNS = "happened_at, broker_id, principal, address, call_name, action, resource, outcome, times, detail"
-_LENGTHS = {"principal": 255, "address": 64, "call": 100, "action": 20, "resource": 255, "detail": 4000}
+_LENGTHS = {"principal": 255, "address": 64, "call": 100, "action": 20, "resource": 255, "detail": 16_000}
 """Characters of its columns."""
 
 

@@ -166,7 +166,9 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         if origin and home and candidate.offset not in before and origin.queue_no < len(home.queue_ids):
             letters.append(_Letter(candidate, origin, home))
     again, gone = _deliver_again(session, group, letters, now)
-    anew = _republish(session, topic, queue_id, gone, now) if republish else []
+    may = search.may_republish
+    allowed = [letter for letter in gone if may is None or may(letter.topic.name)] if republish else []
+    anew = _republish(session, topic, queue_id, allowed, now) if allowed else []
     done = sorted([*again, *anew], key=lambda letter: letter.candidate.offset)
     if done:
         noted = [(queue_id, letter.candidate.offset, now) for letter in done]

@@ -175,7 +175,7 @@ class RevokeAccessRequest(_message.Message):
     RULE_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def rule_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Their numbers; 1000 at most."""
+        """Their numbers; 20 at most."""
 
     def __init__(
         self,

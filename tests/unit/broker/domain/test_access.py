@@ -164,6 +164,7 @@ def test_against_a_search_of_all_rules() -> None:
                 if rule.subject in {"user:alice", "user:*", "role:shop"}
                 and Action.PUB in rule.actions
                 and rule.kind in {None, kind}
+                and (rule.kind is kind or kind is not Kind.CLUSTER or rule.pattern == "*" or not rule.allow)
                 and (rule.pattern == need.name or (rule.pattern[-1] == "*" and need.name.startswith(rule.pattern[:-1])))
             ]
             expected = bool(fitting) and not max(fitting)[-1]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ import pytest
 from broker.errors import StorageUnavailable
 from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.services import auditing
-from broker.services.auditing import MERGED_FOR, MOST_DIFFERENT, MOST_FAILURES, Audit
+from broker.services.auditing import MERGED_FOR, MOST_DIFFERENT, MOST_OF_ONE, MOST_OTHERS, Audit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,19 +85,56 @@ async def test_equal_refusals_are_one_record_at_once_and_one_a_minute(
     assert kept.taken() == []
 
 
-async def test_refusals_that_are_all_different_are_bounded(audit: Audit, kept: Kept) -> None:
+async def test_one_who_tries_many_names_hides_nobody_else(audit: Audit, kept: Kept) -> None:
     await audit.flush()
-    for number in range(10 * MOST_DIFFERENT):
+    for number in range(1000):
         audit.refused(replace(DENIED, resource=f"topic {number}"))
+    eve = replace(DENIED, principal="eve", resource="topic payments")
+    audit.refused(eve)
     await audit.flush()
     records = kept.taken()
-    assert len(records) == MOST_DIFFERENT + 1
-    others = AuditRecord("", "", "", "", "others", AuditOutcome.DENIED, times=9 * MOST_DIFFERENT)
-    assert records[-1] == others
-    for number in range(10 * MOST_DIFFERENT):
+    assert len(records) == MOST_OF_ONE + 2
+    assert eve in records
+    others = AuditRecord("bob", "10.0.0.1", "", "", "others", AuditOutcome.DENIED, times=1000 - MOST_OF_ONE)
+    assert others in records
+    for number in range(1000):
         audit.refused(replace(DENIED, resource=f"another topic {number}"))
         await audit.flush()
     assert kept.taken() == []
+
+
+async def test_many_who_are_refused_are_bounded(audit: Audit, kept: Kept) -> None:
+    await audit.flush()
+    for number in range(3 * (MOST_DIFFERENT + MOST_OTHERS)):
+        audit.refused(replace(DENIED, principal=f"client-{number}"))
+    await audit.flush()
+    records = kept.taken()
+    assert len(records) == MOST_DIFFERENT + MOST_OTHERS + 1
+    assert sum(record.times for record in records) == 3 * (MOST_DIFFERENT + MOST_OTHERS)
+    assert records[-1].principal == ""
+
+
+async def test_what_is_being_written_is_not_written_twice(
+    audit: Audit, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    append = kept.append_audit
+
+    async def slowly(records: Sequence[AuditRecord]) -> None:
+        begun.set()
+        await go_on.wait()
+        await append(records)
+
+    monkeypatch.setattr(kept, "append_audit", slowly)
+    audit.refused(DENIED)
+    flushing = asyncio.ensure_future(audit.flush())
+    await begun.wait()
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    go_on.set()
+    await audit.flush()
+    await asyncio.sleep(0)
+    assert kept.taken() == [DENIED]
 
 
 async def test_nothing_is_lost_while_the_database_is_away(audit: Audit, kept: Kept, now: list[float]) -> None:
@@ -111,11 +149,4 @@ async def test_nothing_is_lost_while_the_database_is_away(audit: Audit, kept: Ke
     kept.is_away = False
     await audit.flush()
     failed = replace(CHANGE, outcome=AuditOutcome.FAILED, detail="TOPIC_IN_USE")
-    assert kept.taken() == [failed, replace(DENIED, times=4)]
-
-
-async def test_failures_that_wait_for_the_database_are_bounded(audit: Audit, kept: Kept) -> None:
-    for _ in range(2 * MOST_FAILURES):
-        audit.failed(CHANGE, "TOPIC_IN_USE")
-    await audit.flush()
-    assert len(kept.taken()) == MOST_FAILURES
+    assert kept.taken() == [replace(DENIED, times=4), failed]

@@ -297,7 +297,8 @@ class TestTransactions:
 
     async def test_an_operator_decides_with_a_reason(self) -> None:
         decisions = Decisions("decided")
-        outcome: Any = await self.service(Records(), decisions).resolve(ID, commit=True, operator="ann", reason=" ok ")
+        records = Records(TransactionDetail(summary(1)))
+        outcome: Any = await self.service(records, decisions).resolve(ID, commit=True, operator="ann", reason=" ok ")
         assert outcome == "decided"
         assert decisions.work == [VerdictWork(ID, True, VerdictSource.OPERATOR, "ok", "ann")]
 
@@ -310,11 +311,13 @@ class TestTransactions:
     async def test_the_opposite_verdict_is_refused(self) -> None:
         conflict = VerdictConflict("rolled back", state=int(TransactionState.ROLLED_BACK))
         with pytest.raises(VerdictConflict):
-            await self.service(Records(), Decisions(conflict)).resolve(ID, commit=True, operator="ann", reason="ok")
+            service = self.service(Records(TransactionDetail(summary(1))), Decisions(conflict))
+            await service.resolve(ID, commit=True, operator="ann", reason="ok")
 
     async def test_checking_again_decides_nothing(self) -> None:
         decisions = Decisions("decided")
-        outcome = await self.service(Records(), decisions).resolve(ID, commit=None, operator="ann", reason="ok")
+        service = self.service(Records(TransactionDetail(summary(1))), decisions)
+        outcome = await service.resolve(ID, commit=None, operator="ann", reason="ok")
         assert (outcome.state, decisions.work) == (TransactionState.PREPARED, [])
 
 
