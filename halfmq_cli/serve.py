@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -139,11 +140,11 @@ def serve(
         logs.set_up(config.log_format, config.log_level)
         for warning in renamed:
             logger.warning("%s", warning)
-        warn_of_arguments(database)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
+        served = partial(warn_of_arguments, database)
         if config.workers == 1:
-            run_broker(config)
-        elif not asyncio.run(run_workers(config)):
+            run_broker(config, served=served)
+        elif not asyncio.run(run_workers(config, served)):
             raise SystemExit(1)
     except BrokerError as error:
         fail(error)

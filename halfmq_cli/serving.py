@@ -18,7 +18,7 @@ from broker.storage.engine.connection import parse_url
 from halfmq_cli.memory import give_back_large_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from broker.config import BrokerConfig
     from broker.errors import BrokerError
@@ -57,13 +57,24 @@ def warn_of_arguments(database: str | None) -> None:
         )
 
 
-def run_broker(config: BrokerConfig, *, parent: int | None = None, make_store: type[Store] = Store) -> None:
+def _nothing() -> None:
+    return
+
+
+def run_broker(
+    config: BrokerConfig,
+    *,
+    parent: int | None = None,
+    make_store: type[Store] = Store,
+    served: Callable[[], None] = _nothing,
+) -> None:
     """Runs a broker; its address is the one line on standard output, followed by that for operators if it has one.
 
     Args:
         config: the settings.
         parent: for one of several workers, which share the address: a descriptor that is closed when the parent ends.
         make_store: the storage's class.
+        served: called once it serves; what is wrong with its start is told before, in one line.
 
     Raises:
         ConfigurationError: a setting, the database or the address is not usable.
@@ -75,7 +86,7 @@ def run_broker(config: BrokerConfig, *, parent: int | None = None, make_store: t
     # new objects.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    asyncio.run(_serve(Broker(config, shares_port=parent is not None, make_store=make_store), parent))
+    asyncio.run(_serve(Broker(config, shares_port=parent is not None, make_store=make_store), parent, served))
 
 
 @contextlib.contextmanager
@@ -88,11 +99,11 @@ def ended_by_signal() -> Iterator[asyncio.Event]:
     yield ending
 
 
-async def _serve(broker: Broker, parent: int | None) -> None:
+async def _serve(broker: Broker, parent: int | None, served: Callable[[], None]) -> None:
     with ended_by_signal() as ending:
         stopped = contextlib.nullcontext() if parent is None else _with_parent(parent, ending)
         with stopped:
-            await _run(broker, ending, lives=parent is not None)
+            await _run(broker, ending, served, lives=parent is not None)
 
 
 @contextlib.contextmanager
@@ -111,7 +122,7 @@ def _with_parent(parent: int, ending: asyncio.Event) -> Iterator[None]:
         loop.remove_reader(parent)
 
 
-async def _run(broker: Broker, ending: asyncio.Event, *, lives: bool) -> None:
+async def _run(broker: Broker, ending: asyncio.Event, served: Callable[[], None], *, lives: bool) -> None:
     drain = broker.config.drain
     starting = asyncio.ensure_future(broker.start())
     ended = asyncio.ensure_future(ending.wait())
@@ -122,6 +133,7 @@ async def _run(broker: Broker, ending: asyncio.Event, *, lives: bool) -> None:
         _end_at_once()  # A thread still waits for the database, and would keep the process alive.
     starting.result()
     tell(broker.endpoint, broker.admin_endpoint)
+    served()
     living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
     await ended
     # In a thread, in case the loop itself is blocked.

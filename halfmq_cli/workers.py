@@ -23,7 +23,7 @@ from broker.errors import ConfigurationError
 from halfmq_cli.serving import BACKSTOP, HEARTBEAT, REFUSED, ended_by_signal, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from broker.config import BrokerConfig
 
@@ -41,8 +41,10 @@ LONGEST_NAME = 255
 logger = logging.getLogger("halfmq.workers")
 
 
-async def run_workers(config: BrokerConfig) -> bool:
+async def run_workers(config: BrokerConfig, served: Callable[[], None]) -> bool:
     """Runs as many workers as the settings say, until a signal ends them; returns whether all ended well.
+
+    Once they serve, `served` is called.
 
     Raises:
         ConfigurationError: The address or the name cannot be used, or the database is one for a single broker.
@@ -71,7 +73,7 @@ async def run_workers(config: BrokerConfig) -> bool:
             _Worker(number, replace(ready, broker_id=f"{config.name}-{number}"))
             for number in range(1, config.workers + 1)
         ]
-        running = asyncio.create_task(_run(workers))
+        running = asyncio.create_task(_run(workers, served))
         ended = asyncio.create_task(ending.wait())
         await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in (running, ended):
@@ -88,11 +90,12 @@ async def run_workers(config: BrokerConfig) -> bool:
     return False
 
 
-async def _run(workers: Sequence[_Worker]) -> None:
+async def _run(workers: Sequence[_Worker], served: Callable[[], None]) -> None:
     # The others would say the same of wrong settings, and wait for its migration.
     await workers[0].start()
     await asyncio.gather(*[worker.start() for worker in workers[1:]])
     tell(workers[0].endpoint, workers[0].admin_endpoint)
+    served()
     await asyncio.gather(*[worker.keep() for worker in workers])
 
 
