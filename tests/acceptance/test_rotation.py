@@ -391,12 +391,11 @@ class Sdk:
 
 
 @pytest.fixture
-async def site(new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Site:
+def site(new_broker: Callable[..., BrokerProcess], tmp_path: Path, sqlite_url: str) -> Site:
     made = Site(tmp_path)
-    broker = new_broker("sqlite", first_check=0.3, check_interval=0.3, **made.settings)
-    halfmq("access", "grant", "user:*", "all", "*", "*", f"--database={broker.database}")
-    await asyncio.sleep(1.0)
-    made.endpoint = broker.endpoint
+    halfmq("migrate", f"--database={sqlite_url}")
+    halfmq("access", "grant", "user:*", "all", "*", "*", f"--database={sqlite_url}")
+    made.endpoint = new_broker(sqlite_url, first_check=0.3, check_interval=0.3, **made.settings).endpoint
     with Admin(made.connection()) as admin:
         admin.create_topic("ticks")
         admin.create_topic("orders")
