@@ -162,7 +162,8 @@ class Site:
         self.shown = Shown(
             self.authority.pem, self.client_authority.issue("certificate"), new_token(), self.issuer.issue(), "secret-0"
         )
-        self.put_certificate(self.authority)
+        for name, content in zip(("key.pem", "chain.pem"), self.authority.issue("broker"), strict=True):
+            self.put(name, content)
         self.put("client-ca.pem", self.client_authority.pem)
         self.put_tokens(self.shown.token)
         self.put("token", self.shown.token.encode())
@@ -174,12 +175,6 @@ class Site:
         new = self.folder / f"{name}.new"
         new.write_bytes(content)
         new.replace(self.folder / name)
-
-    def put_certificate(self, authority: Authority) -> None:
-        """Chain and key, one after the other."""
-        key, chain = authority.issue("broker")
-        self.put("chain.pem", chain)
-        self.put("key.pem", key)
 
     def put_tokens(self, *tokens: str) -> None:
         self.put("tokens.toml", f"[token]\nsha256 = {json.dumps([hash_of(each) for each in tokens])}\n".encode())
@@ -271,7 +266,11 @@ class Rotations:
         site.authority = Authority.make(unique("broker"))
         site.shown.roots = old.pem + site.authority.pem
         await self._load.all_look_again()
-        site.put_certificate(site.authority)
+        key, chain = site.authority.issue("broker")
+        # Until both are there, connections are made with those before.
+        site.put("chain.pem", chain)
+        await self._load.all_look_again()
+        site.put("key.pem", key)
         site.shown.roots = site.authority.pem
         await self._load.all_look_again()
 
