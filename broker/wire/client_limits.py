@@ -25,6 +25,8 @@ SHARE = 0.75
 """Of what a broker takes, that one client may have, unless it is told otherwise."""
 PACE = 0.01
 """Seconds between two refusals of one client."""
+MOST_WATCHES_OF_ONE = 100
+"""Streams of one client that watch the broker's health."""
 LONGEST_PAUSE = 10.0
 """Seconds that a refusal waits at most."""
 MOST_WAITING = 10_000
@@ -63,7 +65,7 @@ class Client:
     """What a client has under way."""
 
     budget: Budget
-    under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0, "others": 0})
+    under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0, "watches": 0, "others": 0})
     last_refusal: float = 0.0
     is_remembered: bool = False
 
@@ -104,6 +106,10 @@ class ClientLimits:
     def stream(self, name: str, peer: str) -> AbstractContextManager[Client]:
         """Counts a stream while it lasts; as `call`."""
         return self._counted(name, peer, "streams", self._bounds.streams)
+
+    def watch(self, name: str, peer: str) -> AbstractContextManager[Client]:
+        """Counts a stream that watches the broker's health while it lasts; as `call`."""
+        return self._counted(name, peer, "watches", MOST_WATCHES_OF_ONE)
 
     @contextmanager
     def _counted(self, name: str, peer: str, what: str, most: int) -> Iterator[Client]:

@@ -17,7 +17,7 @@ import grpc
 from broker.errors import BrokerError, ClientOverloaded, InvalidArgument, release
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.wire.budget import Budget, Share
-from broker.wire.client_limits import NO_BOUNDS, ClientBounds, ClientLimits
+from broker.wire.client_limits import NO_BOUNDS, Client, ClientBounds, ClientLimits
 from broker.wire.concurrency_limit import ConcurrencyLimit
 from broker.wire.decoding import decoded, requests
 from broker.wire.request_receiver import RequestReceiver
@@ -204,7 +204,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
                     limit.check()
                     name = "" if self._gate is None else await self._gate.enter(method, context)
-                    with self._clients.call(name, context.peer(), counted=limit is not _UNBOUNDED) as client:
+                    with self._of_client(limit, name, context.peer()) as client:
                         share.count_for(client.budget)
                         request = None
                         if self._knows(method, context):
@@ -282,6 +282,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 refusal.tell(context)
 
         return call
+
+    def _of_client(self, limit: ConcurrencyLimit, name: str, peer: str) -> AbstractContextManager[Client]:
+        if limit is self._watches:
+            return self._clients.watch(name, peer)
+        return self._clients.call(name, peer, counted=limit is not _UNBOUNDED)
 
     def _recorder_of(self, method: str) -> Recorder | None:
         return self._recorder if self._recorder is not None and self._recorder.records(method) else None
