@@ -246,16 +246,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._observe(method, context)
             record = None
             permits: list[Callable[[], None]] = []
+            # Whether its first request may still be on its way.
+            writes_yet = many
             look_at = time.monotonic() + LOOK_AGAIN
             with Share(self.budget) as share:
                 try:
                     if many and limit.full:
+                        writes_yet = False
                         await self._let_write(context)
                     name, request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
                     if recorder is not None:
                         record = await recorder.changing(method, request, context)
                     with limit, self._clients.stream(name, context.peer()) as client, self._counted():
                         share.count_for(client.budget)
+                        writes_yet = False
                         async with aclosing(inner(request, context)) as responses:
                             async for response in responses:
                                 # A stream lasts: what it was let in for, or by, may not count any more.
@@ -276,8 +280,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         recorder.failed(record, error)
                     refusal = _told(method, error)
                     pause = error.pause if isinstance(error, ClientOverloaded) else 0.0
-            if pause:
-                await (self._let_write(context) if many else self._clients.wait(pause))
+            if writes_yet and refusal is not None:
+                await self._let_write(context)
+            elif pause:
+                await self._clients.wait(pause)
             if refusal is not None:
                 refusal.tell(context)
 
@@ -321,12 +327,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if not many:
             limit.check()
         if self._gate is not None:
-            try:
-                name = await self._gate.enter(method, context)
-            except BrokerError:
-                if many:
-                    await self._let_write(context)
-                raise
+            name = await self._gate.enter(method, context)
         if many:
             receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
             coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
