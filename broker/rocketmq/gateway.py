@@ -114,6 +114,7 @@ class Gateway:
             Offsets(reader, groups, topics, config.host),
             calls=guard.calls,
             streams=guard.streams,
+            limits=guard.clients,
         )
 
     def serve_on(self, server: grpc.aio.Server) -> None:

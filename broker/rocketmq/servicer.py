@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from broker.errors import BrokerError, release
+from broker.errors import BrokerError, ClientOverloaded, release
 from broker.rocketmq.access import judge
 from broker.rocketmq.codes import OK, Unauthorized, Unsupported, grpc_code_of, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broker.rocketmq.offsets import Offsets
     from broker.rocketmq.producing import Producing
     from broker.rocketmq.routes import Routes
+    from broker.wire.client_limits import ClientLimits
     from broker.wire.concurrency_limit import ConcurrencyLimit
 
     _Work = Callable[[Any, Caller], Awaitable[Any]]
@@ -47,8 +48,10 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         *,
         calls: ConcurrencyLimit,
         streams: ConcurrencyLimit,
+        limits: ClientLimits,
     ) -> None:
-        """Takes the authentication, the calls' parts, and the load limits."""
+        """Takes the authentication, the calls' parts, and the load limits: of all, and of each client."""
+        self._limits = limits
         self._callers = callers
         self._clients = clients
         self._routes = routes
@@ -156,7 +159,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         try:
             with self._streams:
                 caller = self._callers.caller(context)
-                with CALLER.get().stream():
+                with self._limits.stream(CALLER.get().name, context.peer()), CALLER.get().stream():
                     async with aclosing(self._clients.telemetry(request_iterator, caller)) as commands:
                         async for each in commands:
                             self._callers.look_again(context)
@@ -171,8 +174,11 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         try:
             with self._calls:
                 caller = self._let_in(request, context)
-                return await work(request, caller)
+                with self._limits.call(CALLER.get().name, context.peer()):
+                    return await work(request, caller)
         except (BrokerError, Exception) as error:
+            if isinstance(error, ClientOverloaded):
+                await self._limits.wait(error.pause)
             return response(status=_told(error))
 
     def _let_in(self, request: Any, context: Any) -> Caller:
@@ -188,7 +194,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
         try:
             with self._streams:
                 caller = self._let_in(request, context)
-                with CALLER.get().stream():
+                with self._limits.stream(CALLER.get().name, context.peer()), CALLER.get().stream():
                     async with aclosing(work(request, caller)) as parts:
                         async for each in parts:
                             # It may have waited for long, and the keys or the rules have changed.

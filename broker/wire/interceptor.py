@@ -106,6 +106,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     Attributes:
         calls, streams: counts in flight, also for servicers that report errors in another way.
+        clients: what each client has under way, also for servicers that find out by themselves who calls.
         most_of_connection: calls and streams of one connection that are taken before any is refused; more wait at the
             client, which costs nothing here.
         budget: bytes of the requests in flight.
@@ -132,7 +133,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """
         bounds = ClientBounds.within(max_calls, max_streams, max_request_bytes, client_bounds)
         self.most_of_connection = max(FEWEST_OF_CONNECTION, 2 * (bounds.calls + bounds.streams))
-        self._clients = ClientLimits(bounds)
+        self.clients = ClientLimits(bounds)
         self._gate = gate
         self._recorder = recorder
         self._observer = observer
@@ -204,7 +205,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
                     limit.check()
                     name = "" if self._gate is None else await self._gate.enter(method, context)
-                    with self._of_client(limit, name, context.peer()) as client:
+                    with self._of_client(method, limit, name, context.peer()) as client:
                         share.count_for(client.budget)
                         request = None
                         if self._knows(method, context):
@@ -224,7 +225,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     refusal = _told(method, error)
                     pause = error.pause if isinstance(error, ClientOverloaded) else 0.0
             if pause:
-                await self._clients.wait(pause)
+                await self.clients.wait(pause)
             if refusal is not None:
                 refusal.tell(context)
             return None
@@ -257,7 +258,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     name, request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
                     if recorder is not None:
                         record = await recorder.changing(method, request, context)
-                    with limit, self._clients.stream(name, context.peer()) as client, self._counted():
+                    with limit, self._stream_of_client(method, name, context.peer()) as client, self._counted():
                         share.count_for(client.budget)
                         writes_yet = False
                         async with aclosing(inner(request, context)) as responses:
@@ -283,16 +284,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if writes_yet and refusal is not None:
                 await self._let_write(context)
             elif pause:
-                await self._clients.wait(pause)
+                await self.clients.wait(pause)
             if refusal is not None:
                 refusal.tell(context)
 
         return call
 
-    def _of_client(self, limit: ConcurrencyLimit, name: str, peer: str) -> AbstractContextManager[Client]:
+    def _of_client(self, method: str, limit: ConcurrencyLimit, name: str, peer: str) -> AbstractContextManager[Client]:
         if limit is self._watches:
-            return self._clients.watch(name, peer)
-        return self._clients.call(name, peer, counted=limit is not _UNBOUNDED)
+            return self.clients.watch(name, peer)
+        return self.clients.call(name, peer, counted=limit is not _UNBOUNDED and not self._counts_itself(method))
+
+    def _stream_of_client(self, method: str, name: str, peer: str) -> AbstractContextManager[Client]:
+        if self._counts_itself(method):
+            return self.clients.call(name, peer, counted=False)
+        return self.clients.stream(name, peer)
+
+    def _counts_itself(self, method: str) -> bool:
+        """Whether a service finds out by itself who calls, and counts what they have under way then."""
+        return _service_of(method) in self.known_to
 
     def _recorder_of(self, method: str) -> Recorder | None:
         return self._recorder if self._recorder is not None and self._recorder.records(method) else None
@@ -361,7 +371,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _knows(self, method: str, context: Any) -> bool:
         """Whether the caller is known, as far as the service finds that out by itself."""
-        knows = self.known_to.get(method[1:].partition("/")[0])
+        knows = self.known_to.get(_service_of(method))
         return knows is None or knows(context)
 
     def _observe(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -377,6 +387,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if raw is None:
             raise InvalidArgument("The call ended without a request.", field="request")
         return await decoded(raw, deserialize, share, LARGEST_REQUEST)
+
+
+def _service_of(method: str) -> str:
+    return method[1:].partition("/")[0]
 
 
 def _code_name(code: Any) -> str:

@@ -9,6 +9,7 @@ import pytest
 from broker.rocketmq.calls import Callers
 from broker.rocketmq.protocol import Code, service_pb2
 from broker.rocketmq.servicer import MessagingServicer
+from broker.wire.client_limits import NO_BOUNDS, ClientLimits
 from broker.wire.concurrency_limit import ConcurrencyLimit
 from unit.broker.rocketmq.fakes import Keys
 
@@ -42,8 +43,9 @@ class Nothing:
 )
 async def test_a_request_that_was_not_read_is_refused(method: str, callers: Callers) -> None:
     nothing: Any = Nothing()
-    limits = {"calls": ConcurrencyLimit("calls", 1), "streams": ConcurrencyLimit("streams", 1)}
-    servicer = MessagingServicer(callers, nothing, nothing, nothing, nothing, nothing, **limits)
+    counts = {"calls": ConcurrencyLimit("calls", 1), "streams": ConcurrencyLimit("streams", 1)}
+    limits = ClientLimits(NO_BOUNDS)
+    servicer = MessagingServicer(callers, nothing, nothing, nothing, nothing, nothing, **counts, limits=limits)
     call = getattr(servicer, method)(None, Context())
     (answer,) = [each async for each in call] if METHODS[method].server_streaming else [await call]
     assert answer.status.code == Code.UNAUTHORIZED
