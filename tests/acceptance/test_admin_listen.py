@@ -79,7 +79,7 @@ async def health_at(channel: Any, service: str = "") -> int:
 
 async def test_each_service_is_on_one_address(kind: AnyKind, new_broker: Callable[..., BrokerProcess]) -> None:
     broker = new_broker(kind, rocketmq=True, **TWO)
-    assert broker.count(f"serves operators on {broker.admin_endpoint}") == 1
+    broker.await_log(f"serves operators on {broker.admin_endpoint}")
     assert broker.admin_endpoint != broker.endpoint
     async with (
         grpc.aio.insecure_channel(broker.endpoint) as main,
