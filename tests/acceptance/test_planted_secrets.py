@@ -514,7 +514,7 @@ def test_a_password_in_the_arguments_is_warned_of(site: Site) -> None:
     """The one way to give it that others on the machine can see; whoever takes it is told."""
     words = ("[warning", "--database-file", "HALFMQ_DATABASE")
     with BrokerProcess("", folder=site.work, database=site.url(site.password)) as broker:
-        assert broker.count(*words) == 1
+        broker.await_log(*words)
     site.planted.keep("the log", broker.log)
     with BrokerProcess("", {"HALFMQ_DATABASE": site.url(site.password)}, folder=site.work) as broker:
         assert broker.count(*words) == 0
