@@ -211,7 +211,7 @@ def move_due(session: Session) -> Any:
 
 def recall_some(session: Session) -> Any:
     work = [RecallWork(bulk.scheduled_id(n), 0) for n in range(300, 350)]
-    outcomes = recall.recall(session, work, START)
+    outcomes = recall.recall(session, work, START, Directory())
     assert all(isinstance(outcome, int) for outcome in outcomes)
     return outcomes
 
