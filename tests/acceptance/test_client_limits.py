@@ -113,9 +113,12 @@ async def test_groups_that_one_name_makes(new_broker: Callable[..., BrokerProces
     command = [sys.executable, "-m", "halfmq_cli", "access", "grant", "role:all", "all", "*", "*"]
     done = await asyncio.create_subprocess_exec(*command, f"--database={broker.database}")
     assert await done.wait() == 0
-    await asyncio.sleep(1)
     greedy, polite = (Client(broker.endpoint, token) for token in tokens)
-    topic = await polite.make_topic()
+    wanted = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=(topic := "limited")))
+    async with asyncio.timeout(60):
+        # Until the broker knows the rule.
+        while await codes([polite.admin.CreateTopic(wanted)]) == [grpc.StatusCode.PERMISSION_DENIED]:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
     for number in range(3):
         await greedy.prepare(f"group-{number}", topic, ["half"])
     with pytest.raises(Refusal) as refused:
