@@ -19,7 +19,8 @@ from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
 from broker.errors import BrokerError, Denied, Unauthenticated
 from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.services.auditing import CHANGE, Change
-from broker.services.rights import CALLER, LONGEST_NAME, NOBODY, Caller, action_name, resource_name
+from broker.services.judges import LONGEST_NAME
+from broker.services.rights import CALLER, NOBODY, Caller, action_name, resource_name
 from broker.wire.credentials.authentication import address_of
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from broker.services.consuming.reading import QueueReader
     from broker.services.consuming.receipts import ReceiptResults, ReceiptService
     from broker.services.consuming.subscription import Subscription
+    from broker.services.judges import Judge
     from broker.services.operating.groups import GroupService
     from broker.services.operating.topics import TopicService
-    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
     from broker.wire.response_budget import ResponseBudget
 

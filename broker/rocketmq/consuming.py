@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from broker.services.consuming.delivery import DeliveryService
     from broker.services.consuming.receipts import ReceiptService
     from broker.services.consuming.subscription import Subscription
+    from broker.services.judges import Judge
     from broker.services.operating.groups import GroupService
-    from broker.services.rights import Judge
 
 logger = logging.getLogger("halfmq.rocketmq")
 _of_clients = ThrottledLog(logger)

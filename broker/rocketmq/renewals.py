@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.ports.delivery import Delivered, HandedOut
     from broker.rocketmq.clients import Clients
     from broker.services.consuming.receipts import ReceiptService
-    from broker.services.rights import Judge
+    from broker.services.judges import Judge
 
 logger = logging.getLogger("halfmq.rocketmq")
 

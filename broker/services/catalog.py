@@ -175,6 +175,7 @@ class Catalog:
                 reason="GROUP_NOT_FOUND",
                 field=field,
             )
+        self.numbered_groups.note(group.group_id, name)
         now = time.monotonic()
         if len(self._cached_groups) >= MOST_CACHED:
             self._cached_groups = {name: entry for name, entry in self._cached_groups.items() if entry[0] > now}
@@ -220,6 +221,7 @@ class Catalog:
                 await self._quotas.create(name, group=True)
             self._creations.check(CALLER.get().name)
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
+            self.numbered_producer_groups.note(known, name)
         return known
 
     async def find_producer_group(self, name: str) -> int | None:
@@ -229,6 +231,7 @@ class Catalog:
             known = await self._producer_groups.find_producer_group(name)
             if known is not None:
                 self._producer_group_ids[name] = known
+                self.numbered_producer_groups.note(known, name)
         return known
 
     async def create_topic(self, name: str, wanted: TopicChange | None = None, priority_levels: int = 0) -> Topic:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.ports.delivery import AckWork, ForwardStore
+    from broker.services.judges import Judge
     from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
     from broker.services.producing.validation import MessageValidator
-    from broker.services.rights import Judge, Numbered
+    from broker.services.rights import Numbered
     from broker.services.wakeups import Wakeups
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from broker.domain.access import Need, Principal, Rules
 from broker.errors import Denied, InvalidArgument
 from broker.ports.audit import AuditOutcome, AuditRecord
+from broker.services.judges import LONGEST_NAME, Judge, Judges
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from broker.services.auditing import Audit
     from broker.services.quotas import Quotas
 
-MOST_REMEMBERED = 50_000
-"""Answers that are remembered until the rules change."""
-LONGEST_NAME = 255
-"""Characters of a name; those of resources are shorter."""
 MOST_SETS = 1000
 """Sets of numbers that are remembered likewise."""
 
@@ -33,7 +30,6 @@ class Rights:
     """Answers whether a principal may do something, without a query.
 
     Attributes:
-        version: grows whenever the rules have changed.
         audit: notes what is refused.
         quotas: what tenants may use.
     """
@@ -45,9 +41,7 @@ class Rights:
         self.quotas = quotas
         self._refreshing = asyncio.Lock()
         self._state: tuple[int, int] | None = None
-        self._rules = Rules()
-        self._answers: dict[tuple[Principal, Need], bool] = {}
-        self.version = 0
+        self._judges = Judges()
 
     async def refresh(self) -> bool:
         """Reads the rules if they have changed; returns whether they have."""
@@ -57,39 +51,22 @@ class Rights:
             if state == self._state:
                 return False
             # A change between the two reads is read again with the next one.
-            self._rules = Rules(each.rule for each in await self._store.access_rules())
+            self._judges.replace(Rules(each.rule for each in await self._store.access_rules()))
             self._state = state
-            self._answers = {}
-            self.version += 1
             return True
+
+    @property
+    def version(self) -> int:
+        """Grows whenever the rules have changed."""
+        return self._judges.version
 
     def allow(self, principal: Principal, need: Need) -> bool:
         """Whether a principal may do this; also from threads of the storage."""
-        if len(need.name) > LONGEST_NAME:
-            return False  # There is nothing of such a name, and it is not to be remembered.
-        # Those of these rules: they may be replaced meanwhile.
-        rules, answers = self._rules, self._answers
-        known = answers.get((principal, need))
-        if known is None:
-            known = any(rules.allow(principal, Need(action, need.kind, need.name)) for action in need.action)
-            if len(answers) >= MOST_REMEMBERED:
-                answers.clear()
-            answers[principal, need] = known
-        return known
+        return self.judge(principal, need.action, need.kind)(need.name)
 
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Answers whether a principal may do one thing, by the names of one kind of resource."""
-
-    rights: Rights
-    principal: Principal
-    action: Action
-    kind: Kind
-
-    def __call__(self, name: str) -> bool:
-        """Whether they may do it with this one."""
-        return self.rights.allow(self.principal, Need(self.action, self.kind, name))
+    def judge(self, principal: Principal, action: Action, kind: Kind) -> Judge:
+        """Answers whether a principal may do one thing, by the names of one kind of resource."""
+        return self._judges.judge(principal, action, kind)
 
 
 class Numbered:
@@ -102,7 +79,16 @@ class Numbered:
         self._names: dict[int, str] | None = None
         self._read_began = float("-inf")
         self._reading: asyncio.Task[None] | None = None
-        self._allowed: dict[tuple[Principal, Action], tuple[int, frozenset[int]]] = {}
+        self._noted: dict[int, str] = {}
+        self._came: list[int] = []
+        self._allowed: dict[tuple[Principal, Action], _Allowed] = {}
+        self._sets: dict[frozenset[int], frozenset[int]] = {}
+
+    def note(self, number: int, name: str) -> None:
+        """Adds one that was just found or made: it is known before the next read."""
+        if self._names is not None and number not in self._names:
+            self._names[number] = self._noted[number] = name
+            self._came.append(number)
 
     async def allowed(self, may: Judge, *, again: bool = False) -> frozenset[int]:
         """The numbers of those that are allowed; `again`: also if they are new, which may take a moment."""
@@ -113,25 +99,45 @@ class Numbered:
                 self._reading = asyncio.get_running_loop().create_task(self._refresh())
             await asyncio.shield(self._reading)
         key = (may.principal, may.action)
-        version, numbers = self._allowed.get(key, (-1, frozenset[int]()))
-        if version != may.rights.version:
-            version = may.rights.version
-            numbers = frozenset({number for number, name in self._names.items() if may(name)})
+        known = self._allowed.get(key)
+        if known is None or known.version != may.version:
+            known = _Allowed(may.version, 0, frozenset())
+        if known.seen < len(self._came):
+            # Judging is slow beside all else: only those that have come since.
+            new = {number for number in self._came[known.seen :] if may.once(self._names.get(number, ""))}
+            numbers = known.numbers | new
             if len(self._allowed) >= MOST_SETS:
-                self._allowed = {}
-            self._allowed[key] = version, numbers
-        return numbers
+                self._allowed, self._sets = {}, {}
+            # Most of them are equal, such as those of one principal at many addresses, and may be large.
+            known = _Allowed(known.version, len(self._came), self._sets.setdefault(numbers, numbers))
+            self._allowed[key] = known
+        return known.numbers
 
     async def _refresh(self) -> None:
         try:
             await asyncio.sleep(max(0.0, self._read_began + self._pause - time.monotonic()))
             began = time.monotonic()
+            self._noted = {}
             names = await self._read()
-            if names != self._names:
-                self._names, self._allowed = names, {}
+            # What was noted meanwhile may not have been read.
+            names |= self._noted
+            before, self._names = self._names or {}, names
+            self._came += [number for number in names if number not in before]
+            if len(self._came) > 2 * len(names) + MOST_SETS:
+                # Many were deleted meanwhile.
+                self._came, self._allowed, self._sets = [*names], {}, {}
             self._read_began = began
         finally:
             self._reading = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """What a judge allowed by one version of the rules, of the first `seen` that had come."""
+
+    version: int
+    seen: int
+    numbers: frozenset[int]
 
 
 def action_name(action: Action) -> str:
@@ -150,6 +156,8 @@ NOBODY = Principal("")
 
 class Caller:
     """Who makes the current call, for servicers that judge items."""
+
+    __slots__ = ("_rights", "address", "call", "principal")
 
     def __init__(
         self, principal: Principal | None = None, rights: Rights | None = None, call: str = "", address: str = ""
@@ -196,7 +204,7 @@ class Caller:
         """Whether they may do this; as `may`, but a refusal is recorded."""
         allowed = self.may(action, kind, name)
         if not allowed:
-            self._denied(Need(action, kind, name))
+            self.denied(Need(action, kind, name))
         return allowed
 
     def not_known(self) -> None:
@@ -244,7 +252,7 @@ class Caller:
         """
         for need in needs:
             if not self.may(need.action, need.kind, need.name):
-                self._denied(need)
+                self.denied(need)
                 raise Denied
 
     def not_allowed(self, action: Action, kind: Kind, names: Iterable[str], most: int) -> frozenset[str]:
@@ -253,17 +261,19 @@ class Caller:
         Raises:
             InvalidArgument: they are too many different ones to be judged.
         """
-        if self.unbounded:
+        may = self.judge(action, kind)
+        if may is None:
             return frozenset()
         different = set(names)
         if len(different) > most:
             raise InvalidArgument(f"{len(different)} topics in one request; {most} are allowed.", field="topic")
-        refused = frozenset({name for name in different if not self.may(action, kind, name)})
+        refused = [name for name in different if not may(name)]
         for name in refused:
-            self._denied(Need(action, kind, name))
-        return refused
+            self.denied(Need(action, kind, name))
+        return frozenset(refused)
 
-    def _denied(self, need: Need) -> None:
+    def denied(self, need: Need) -> None:
+        """Records a refusal."""
         if self._rights is not None and self._rights.audit is not None:
             record = AuditRecord(
                 self.name, self.address, self.call, action_name(need.action), resource_name(need), AuditOutcome.DENIED
@@ -274,7 +284,7 @@ class Caller:
         """Whether they may do this, by name; None: with everything."""
         if self._rights is None:
             return None
-        return Judge(self._rights, self.principal or NOBODY, action, kind)
+        return self._rights.judge(self.principal or NOBODY, action, kind)
 
 
 EVERYBODY = Caller()

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY = 0, 1, 3, 4, 6, 7
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
-# HEADER_TABLE_SIZE 0, so that headers of answers are whole, and a window of 2 GB, which is never updated.
+# HEADER_TABLE_SIZE 0, so that headers of answers are whole, and windows of 2 GB, which are never updated.
 _OUR_SETTINGS = b"\x00\x01\x00\x00\x00\x00" + b"\x00\x04\x7f\xff\xff\xff"
 _WINDOW = b"\x7f\x00\x00\x00"
 LARGEST = 16_000
-"""Bytes of the headers of a call, which go in one frame."""
+"""Bytes of the headers of a call, and of its request, which go in one frame each."""
+_FIRST_WINDOW = 65_535
 PATIENCE = 30.0
 
 
@@ -51,6 +52,8 @@ class RawCalls:
         self._streams: dict[int, _Stream] = {}
         self._next = 1
         self._ended: ConnectionError | None = None
+        self._room = _FIRST_WINDOW
+        self._more_room = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
@@ -58,7 +61,7 @@ class RawCalls:
         """Connects to `host:port`."""
         host, _, port = endpoint.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(_PREFACE + _frame(_SETTINGS, 0, 0, _OUR_SETTINGS) + _frame(8, 0, 0, _WINDOW))
+        writer.write(_PREFACE + _frame(_SETTINGS, 0, 0, _OUR_SETTINGS) + _frame(_WINDOW_UPDATE, 0, 0, _WINDOW))
         made = cls(reader, writer)
         reading = asyncio.create_task(made._read())
         try:
@@ -71,12 +74,17 @@ class RawCalls:
         """Makes a unary call."""
         if self._ended is not None:
             raise self._ended
-        number, self._next = self._next, self._next + 2
         fixed = [(":method", b"POST"), (":scheme", b"http"), (":path", path.encode()), (":authority", b"broker")]
         fixed += [("te", b"trailers"), ("content-type", b"application/grpc")]
         block = b"".join(_literal(name, value) for name, value in (*fixed, *headers))
-        assert len(block) <= LARGEST
         content = b"\x00" + len(request).to_bytes(4, "big") + request
+        assert max(len(block), len(content)) <= LARGEST
+        async with asyncio.timeout(PATIENCE):
+            while self._room < len(content):
+                self._more_room.clear()
+                await self._more_room.wait()
+        self._room -= len(content)
+        number, self._next = self._next, self._next + 2
         stream = self._streams[number] = _Stream(asyncio.get_running_loop().create_future())
         self._writer.write(_frame(_HEADERS, _END_HEADERS, number, block) + _frame(_DATA, _END_STREAM, number, content))
         async with asyncio.timeout(PATIENCE):
@@ -101,6 +109,9 @@ class RawCalls:
             self._writer.write(_frame(_PING, _ACK, 0, content))
         elif kind == _GO_AWAY:
             raise OSError(content[8:].decode(errors="replace"))
+        elif kind == _WINDOW_UPDATE and not number:
+            self._room += int.from_bytes(content, "big")
+            self._more_room.set()
         if (stream := self._streams.get(number)) is None:
             return
         answer = stream.answer
@@ -112,6 +123,8 @@ class RawCalls:
                     answer.code = int(value)
                 elif name == b"grpc-message":
                     answer.text = unquote_to_bytes(value).decode()
+        if kind == _RESET:
+            answer.text = f"reset, {int.from_bytes(content, 'big')}"
         if kind == _RESET or (kind in {_DATA, _HEADERS} and flags & _END_STREAM):
             answer.response = answer.response[5:]
             del self._streams[number]

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from broker.domain.message import LogPosition
     from broker.ports.delivery import ReceiptStore, Settling
     from broker.services.consuming.config import DeliveryConfig
+    from broker.services.judges import Judge
     from broker.services.positions import Positions
-    from broker.services.rights import Judge, Numbered
+    from broker.services.rights import Numbered
     from broker.services.wakeups import Wakeups
 
     _WorkFor = Callable[[Receipt], NackWork | ExtendWork | HoldWork]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.ports.groups import DeadLetterStore, FoundDeadLetter
     from broker.services.catalog import Catalog
-    from broker.services.rights import Judge
+    from broker.services.judges import Judge
     from broker.services.wakeups import Wakeups
 
 

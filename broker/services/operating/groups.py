@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import QueueState
     from broker.ports.groups import GroupStore
     from broker.services.catalog import Catalog
-    from broker.services.rights import Judge
+    from broker.services.judges import Judge
     from broker.services.wakeups import Wakeups
 
 _Filters = list[tuple[str, "Filter"]]

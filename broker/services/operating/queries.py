@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from broker.ports.queries import FoundMessage, MessageQueryStore, TimelineEvent
     from broker.ports.transactions import TransactionDetails
     from broker.services.catalog import Catalog
+    from broker.services.judges import Judge
     from broker.services.positions import Positions
-    from broker.services.rights import Judge
 
 
 class MessageQueries:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.domain.topic import QueueState, Topic, TopicChange
     from broker.ports.topics import TopicStore
     from broker.services.catalog import Catalog
-    from broker.services.rights import Judge
+    from broker.services.judges import Judge
 
 
 class TopicService:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from broker.domain.transaction import TransactionState
     from broker.ports.transactions import TransactionDetail, TransactionRecords, TransactionSummary
     from broker.services.catalog import Catalog
+    from broker.services.judges import Judge
     from broker.services.positions import Positions
     from broker.services.producing.checks import Decisions
-    from broker.services.rights import Judge
 
 
 class TransactionOperations:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from broker.errors import BrokerError
     from broker.ports.checks import CheckAnswer, CheckHistory
     from broker.ports.transactions import TransactionDetails
+    from broker.services.judges import Judge
     from broker.services.producing.transactions import PlacedOutcome
-    from broker.services.rights import Judge
 
 
 class Decisions(Protocol):

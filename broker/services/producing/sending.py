@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from broker.domain.limits import Limits
     from broker.domain.place import Place
     from broker.ports.log import LogStore
+    from broker.services.judges import Judge
     from broker.services.positions import Positions
     from broker.services.producing.validation import MessageValidator
-    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
 
 UNKNOWN_OFFSET = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from broker.domain.transaction import TransactionState
     from broker.ports.transactions import PrepareWork, TransactionStore
     from broker.services.catalog import Catalog
+    from broker.services.judges import Judge
     from broker.services.positions import Positions
     from broker.services.producing.validation import HalfTransaction, MessageValidator
-    from broker.services.rights import Judge
     from broker.services.wakeups import Wakeups
 
 
@@ -128,11 +128,16 @@ class TransactionService:
     async def _decide_within(self, work: Sequence[VerdictWork], may: Judge) -> list[TransactionOutcome | BrokerError]:
         groups = self._catalog.numbered_producer_groups
         allowed = await groups.allowed(may)
-        done = list(await self._store.decide([replace(item, groups=allowed) for item in work]))
+        for item in work:
+            item.groups = allowed
+        done = list(await self._store.decide(work))
         missing = [index for index, outcome in enumerate(done) if isinstance(outcome, NotFound)]
         # A group may be new, and this broker not know it yet.
         if missing and (now := await groups.allowed(may, again=True)) != allowed:
-            again = await self._store.decide([replace(work[index], groups=now) for index in missing])
+            rest = [work[index] for index in missing]
+            for item in rest:
+                item.groups = now
+            again = await self._store.decide(rest)
             for index, outcome in zip(missing, again, strict=True):
                 done[index] = outcome
         return done

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.domain.access import Action, Kind, Principal, Rules, rule_of
 from broker.domain.topic import TopicChange
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
+from broker.services.judges import Judges
 from unit.broker.services.fakes import FakeNames
 
 
@@ -82,6 +84,28 @@ async def test_a_producer_group_is_found_and_not_created() -> None:
     assert names.look_ups == ["bank", "bank", "shop"]
     assert await catalog.producer_group_id("shop") == 7
     assert names.look_ups == ["bank", "bank", "shop"]
+
+
+async def test_groups_that_are_found_or_made_are_known_by_their_numbers_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever settles messages of a new group, or decides for one, does not wait for the next look at all of them."""
+    names = FakeNames()
+
+    async def none() -> dict[int, str]:
+        return {}
+
+    monkeypatch.setattr(names, "group_names", none, raising=False)
+    monkeypatch.setattr(names, "producer_groups", none, raising=False)
+    catalog, judges = names.catalog(create_groups=True), Judges()
+    judges.replace(Rules([rule_of("user:alice", "group", "*", ["all"])]))
+    may = judges.judge(Principal("alice"), Action.SUB, Kind.GROUP)
+    for numbered in (catalog.numbered_groups, catalog.numbered_producer_groups):
+        assert await numbered.allowed(may) == set()
+    group = await catalog.group("billing")
+    assert await catalog.numbered_groups.allowed(may) == {group.group_id}
+    assert await catalog.producer_group_id("shop") == 7
+    assert await catalog.numbered_producer_groups.allowed(may) == {7}
 
 
 @pytest.mark.parametrize("wanted", [TopicChange(queue_count=0), TopicChange(retention=0), None])
