@@ -218,6 +218,7 @@ class Gate:
         self._credentials = credentials
         self._rights = rights
         self._calls = calls
+        self._names = {method: call_name(method) for method in calls}
 
     async def start(self) -> None:
         """Fetches what is not here yet.
@@ -228,7 +229,7 @@ class Gate:
         if self._credentials.jwts is not None:
             await self._credentials.jwts.refresh()
 
-    async def enter(self, method: str, context: Any) -> str:
+    async def enter(self, method: str, context: Any, headers: Sequence[tuple[str, str | bytes]]) -> str:
         """Finds out who makes a call, before its request is read; returns the name, which may be empty.
 
         Raises:
@@ -236,21 +237,25 @@ class Gate:
             Denied: the method has no entry.
             Overloaded: the tenant has used up its quota.
         """
-        entry = self._calls.get(method)
-        # Whoever judges calls later finds nobody, unless somebody is known.
-        caller = Caller(NOBODY, self._rights, call_name(method), address_of(context.peer()))
-        CALLER.set(caller)
-        if (entry is not None and entry.open) or method.startswith(self._judging):
-            return ""
-        try:
-            caller = caller.as_known(await self._credentials.principal(context))
-        except Unauthenticated:
-            caller.not_known()
-            raise
+        entry, name = self._calls.get(method), self._names.get(method) or call_name(method)
+        judged = entry is not None and not entry.open
+        if judged and (known := self._credentials.known(context, headers)) is not None:
+            caller = Caller(known, self._rights, name, known.address)
+        else:
+            # Whoever judges calls later finds nobody, unless somebody is known.
+            caller = Caller(NOBODY, self._rights, name, address_of(context.peer()))
+            CALLER.set(caller)
+            if (entry is not None and entry.open) or method.startswith(self._judging):
+                return ""
+            try:
+                caller = caller.as_known(await self._credentials.principal(context))
+            except Unauthenticated:
+                caller.not_known()
+                raise
         CALLER.set(caller)
         if entry is None:
             raise Denied
-        if entry.sends is not None:
+        if entry.sends is not None and caller.tenant:
             caller.enter_send(waits=entry.waits)
         return caller.name
 
@@ -278,11 +283,11 @@ class Gate:
         if entry.open:
             return _nothing
         caller = CALLER.get()
-        permit = _Permit(caller, list(entry.needs(request)))
-        permit.judge()
+        needs = list(entry.needs(request))
+        caller.require(needs)
         if entry.sends is not None and caller.tenant:
             caller.sent(entry.sends(request), request.ByteSize())
-        return permit.again
+        return _Permit(caller, needs).again if needs else _nothing
 
     def stream(self) -> AbstractContextManager[None]:
         """Counts a stream of the current caller's tenant while it lasts.
@@ -301,14 +306,11 @@ class _Permit:
     def __init__(self, caller: Caller, needs: list[Need]) -> None:
         self._caller, self._needs, self._version = caller, needs, caller.version
 
-    def judge(self) -> None:
-        self._caller.require(self._needs)
-
     def again(self) -> None:
         """Judges it again where the rules have changed; raises Denied."""
         if self._caller.version != self._version:
             self._version = self._caller.version
-            self.judge()
+            self._caller.require(self._needs)
 
 
 def _nothing() -> None:

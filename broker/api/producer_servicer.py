@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.converters import messages
-from broker.domain.access import Action, Kind
+from broker.domain.access import Action, Kind, Need
 from broker.domain.ids import parse_message_id
 from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.services.rights import CALLER
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.services.forwarding import ForwardService
-    from broker.services.producing.sending import SendService, Sent
+    from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -34,12 +34,14 @@ class ProducerServicer(producer_pb2_grpc.ProducerServiceServicer):
         """Appends messages to the log."""
         self._sending.limits.check_items(len(request.messages), "messages")
         caller = CALLER.get()
-        items = [
-            messages.ordinary_message(message)
-            if caller.allows(Action.PUB, Kind.TOPIC, message.topic)
-            else Denied().as_outcome()
-            for message in request.messages
-        ]
+        may = caller.judge(Action.PUB, Kind.TOPIC)
+        items: list[OrdinaryMessage | BrokerError] = []
+        for message in request.messages:
+            if may is None or may(message.topic):
+                items.append(messages.ordinary_message(message))
+            else:
+                caller.denied(Need(Action.PUB, Kind.TOPIC, message.topic))
+                items.append(Denied().as_outcome())
         response = producer_pb2.SendResponse()
         for outcome in await self._sending.send(items, in_order=request.in_order):
             result = response.results.add()

@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,13 +60,14 @@ MOST_REQUEST_BYTES = 512 * 1024 * 1024
 
 
 _UNBOUNDED = ConcurrencyLimit("calls", sys.maxsize)
+Headers = Sequence[tuple[str, str | bytes]]
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class Gate(Protocol):
     """Lets calls in, or refuses them."""
 
-    async def enter(self, method: str, context: Any) -> str:
+    async def enter(self, method: str, context: Any, headers: Headers) -> str:
         """Finds out who makes a call; raises BrokerError. Returns the name, which may be empty."""
         ...
 
@@ -159,7 +161,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None
-        method = handler_call_details.method
+        method, headers = handler_call_details.method, handler_call_details.invocation_metadata or ()
         if method.startswith(LOOK_UPS):
             calls, streams = self._look_ups, self._look_ups
         elif method.startswith(HEALTH):
@@ -171,7 +173,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             calls, streams = self.calls, self.streams
         if handler.unary_unary:
             return grpc.stream_unary_rpc_method_handler(
-                self._unary(handler.unary_unary, handler.request_deserializer, method, calls),
+                self._unary(handler.unary_unary, handler.request_deserializer, method, headers, calls),
                 None,
                 handler.response_serializer,
             )
@@ -179,13 +181,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             wrap = self._stream if inspect.isasyncgenfunction(handler.unary_stream) else self._unary
             # A method that is not a generator writes to the context itself, as grpc's health service does.
             return grpc.stream_stream_rpc_method_handler(
-                wrap(handler.unary_stream, handler.request_deserializer, method, streams),
+                wrap(handler.unary_stream, handler.request_deserializer, method, headers, streams),
                 None,
                 handler.response_serializer,
             )
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
-                self._stream(handler.stream_stream, handler.request_deserializer, method, streams, many=True),
+                self._stream(handler.stream_stream, handler.request_deserializer, method, headers, streams, many=True),
                 None,
                 _or_ready(handler.response_serializer),
             )
@@ -193,7 +195,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         raise NotImplementedError(method)
 
     def _unary(
-        self, inner: Callable[[Any, Any], Awaitable[Any]], deserialize: Any, method: str, limit: ConcurrencyLimit
+        self,
+        inner: Callable[[Any, Any], Awaitable[Any]],
+        deserialize: Any,
+        method: str,
+        headers: Headers,
+        limit: ConcurrencyLimit,
     ) -> Any:
         recorder = self._recorder_of(method)
 
@@ -204,7 +211,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 try:
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
                     limit.check()
-                    name = "" if self._gate is None else await self._gate.enter(method, context)
+                    name = "" if self._gate is None else await self._gate.enter(method, context, headers)
                     with self._of_client(method, limit, name, context.peer()) as client:
                         share.count_for(client.budget)
                         request = None
@@ -237,6 +244,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         inner: Callable[[Any, Any], Any],
         deserialize: Any,
         method: str,
+        headers: Headers,
         limit: ConcurrencyLimit,
         *,
         many: bool = False,
@@ -255,7 +263,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if many and limit.full:
                         writes_yet = False
                         await self._let_write(context)
-                    name, request = await self._let_in(method, context, limit, deserialize, share, permits, many=many)
+                    name, request = await self._let_in(
+                        method, context, headers, limit, deserialize, share, permits, many=many
+                    )
                     if recorder is not None:
                         record = await recorder.changing(method, request, context)
                     with limit, self._stream_of_client(method, name, context.peer()) as client, self._counted():
@@ -325,6 +335,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self,
         method: str,
         context: Any,
+        headers: Headers,
         limit: ConcurrencyLimit,
         deserialize: Any,
         share: Share,
@@ -337,7 +348,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if not many:
             limit.check()
         if self._gate is not None:
-            name = await self._gate.enter(method, context)
+            name = await self._gate.enter(method, context, headers)
         if many:
             receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
             coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)

@@ -8,6 +8,7 @@ import pytest
 
 from broker.domain.access import Principal
 from broker.errors import Unauthenticated
+from broker.wire.credentials import authentication, files
 from broker.wire.credentials.authentication import Credentials
 from broker.wire.credentials.files import WatchedFile
 from broker.wire.credentials.tokens import hash_of, read_tokens
@@ -32,6 +33,10 @@ class Context:
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"transport_security_type": [b"ssl"]} if self._tls else {}
+
+
+def put(file: Path, content: str) -> None:
+    file.write_text(content)
 
 
 @pytest.fixture
@@ -75,3 +80,70 @@ async def test_tokens_go_over_tls_unless_told_otherwise(tokens: WatchedFile[dict
     assert (await Credentials(tokens).principal(Context(f"Bearer {TOKEN}", tls=True))).name == "alice"
     with pytest.raises(Unauthenticated):
         await Credentials(tokens).principal(Context(f"Bearer {TOKEN}"))
+
+
+class TestATokenThatIsShownAgain:
+    """It is known without its hash, for as long as nothing has changed."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr(files, "PAUSE", 0.0)
+        file = tmp_path / "tokens.toml"
+        file.write_text(f'[alice]\nsha256 = ["{hash_of(TOKEN)}"]\n[bob]\nsha256 = ["{hash_of("other")}"]\n')
+        return file
+
+    @pytest.fixture
+    def credentials(self, file: Path) -> Credentials:
+        return Credentials(WatchedFile(str(file), read_tokens, field="access_tokens"))
+
+    @staticmethod
+    def known(credentials: Credentials, context: Context) -> Principal | None:
+        return credentials.known(context, context.invocation_metadata() or ())
+
+    async def test_on_its_connection(self, credentials: Credentials) -> None:
+        call = Context(f"Bearer {TOKEN}", tls=True)
+        assert self.known(credentials, call) is None
+        alice = await credentials.principal(call)
+        assert self.known(credentials, call) is alice == Principal("alice", address="10.1.2.3")
+        assert await credentials.principal(call) is alice
+        for other in (
+            Context(f"Bearer {TOKEN}", tls=True, peer="ipv4:10.1.2.3:5001"),
+            Context("Bearer other", tls=True),
+            Context(f"Bearer {TOKEN}x", tls=True),
+            Context(f"Bearer {TOKEN}"),
+            Context(f"Bearer {TOKEN}", f"Bearer {TOKEN}", tls=True),
+            Context(f"Bearer {TOKEN}".encode(), tls=True),
+            Context(f"Bearer {TOKEN}\udc80", tls=True),
+            Context(tls=True),
+        ):
+            assert self.known(credentials, other) is None
+        # Who comes by the same connection, as through a proxy, is somebody else.
+        assert (await credentials.principal(Context("Bearer other", tls=True))).name == "bob"
+        assert self.known(credentials, call) is None
+        assert await credentials.principal(call) == alice
+
+    async def test_not_by_a_file_that_was_replaced(self, credentials: Credentials, file: Path) -> None:
+        call = Context(f"Bearer {TOKEN}", tls=True)
+        await credentials.principal(call)
+        put(file, f'[alice]\nsha256 = ["{hash_of(TOKEN)}"]\nroles = ["ops"]\n')
+        assert self.known(credentials, call) is None
+        assert (await credentials.principal(call)).roles == {"ops"}
+        assert self.known(credentials, call) is not None
+        put(file, f'[bob]\nsha256 = ["{hash_of("other")}"]\n')
+        assert self.known(credentials, call) is None
+        with pytest.raises(Unauthenticated):
+            await credentials.principal(call)
+        assert self.known(credentials, call) is None
+
+    async def test_how_many_are_remembered_is_bounded(
+        self, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(authentication, "MOST_PEERS", 10)
+        for port in range(5000, 5100):
+            call = Context(f"Bearer {TOKEN}", tls=True, peer=f"ipv4:10.1.2.3:{port}")
+            await credentials.principal(call)
+            assert self.known(credentials, call) is not None
+            assert len(credentials._last) <= 10
+        with pytest.raises(Unauthenticated):
+            await credentials.principal(Context("Bearer wrong", tls=True, peer="ipv4:10.9.9.9:1"))
+        assert "ipv4:10.9.9.9:1" not in credentials._last
