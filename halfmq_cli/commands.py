@@ -121,6 +121,7 @@ bench = _group(
         "rocketmq": ("rocketmq", "rocketmq"),
         "workers": ("workers", "workers"),
         "greedy": ("greedy", "greedy"),
+        "access": ("access", "access"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),

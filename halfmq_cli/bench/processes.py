@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -26,10 +27,9 @@ _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Processor time that a process used so far, in steps of a hundredth of a second (proc(5))."""
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    user, system = stat.rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    """Processor time that a process used so far, with its threads that have ended, in nanoseconds' steps."""
+    # What clock_getcpuclockid(3) returns: Python has no function for it.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _children_of(pid: int) -> list[int]:

@@ -121,6 +121,22 @@ def test_workers(kind: Kind | None) -> None:
     assert figures["plain Python, ratio"] > 1
 
 
+@places(None)
+def test_access(kind: Kind | None) -> None:
+    options = ["--in-flight", "8", "--sdk-in-flight", "32", "--messages", "500", "--rules", "20", "--size", "100"]
+    figures = bench("access", *on(kind), *options, "--seconds", "0.5", "--rounds", "2")
+    assert (kind or "sqlite") in figures["database"]
+    assert (figures["in_flight"], figures["sdk_in_flight"], figures["rules"], figures["rounds"]) == (8, 32, 20, 2)
+    assert figures["calls"].keys() == {"send, a call each", "send, by the SDK", "prepare and commit", "consume and ack"}
+    for each in figures["calls"].values():
+        for name in ("per_s", "broker_us", "client_us"):
+            assert each[f"without_{name}"] > 0
+            assert each[f"with_{name}"] > 0
+        assert each["ratio"] > 0
+        assert each["broker_ratio"] > 0
+        assert each["ratio_low"] is each["ratio_high"] is None  # Two rounds are too few.
+
+
 @places("mariadb", embedded=False)
 def test_spark(kind: Kind | None) -> None:
     figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")

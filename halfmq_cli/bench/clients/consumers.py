@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from consumer_sdk import AsyncConsumer
 from halfmq_cli.bench.clients.conversation import QUIET, answer, missing, next_request
+from halfmq_cli.bench.clients.showing import connection_of
 from halfmq_cli.bench.load import GROUP, TOPIC, made_at, mark_of
 
 RECEIVE = 512
@@ -84,12 +85,13 @@ class _Drained:
             self.ended = time.monotonic()
 
 
-async def drain(endpoint: str, *, consumers: int, prefetch: int) -> None:
+async def drain(endpoint: str, *, consumers: int, prefetch: int, token: str = "") -> None:
     """Consumes a topic by a new group, `consumers` of them at a time.
 
     Three kinds of requests: topic and group begin a round, and are answered by its start; "progress", as often as
     wanted, by the number of messages acknowledged; "stop" by what was received.
     """
+    connection = connection_of(endpoint, token)
     answer("ready")
     while (wanted := await next_request()) is not None:
         topic, group = wanted["topic"], wanted["group"]
@@ -97,7 +99,7 @@ async def drain(endpoint: str, *, consumers: int, prefetch: int) -> None:
         start, cpu = time.monotonic(), time.process_time()
         answer({"started": start})
         async with AsyncExitStack() as stack:
-            members = [AsyncConsumer(endpoint, group, [topic], prefetch=prefetch) for _ in range(consumers)]
+            members = [AsyncConsumer(connection, group, [topic], prefetch=prefetch) for _ in range(consumers)]
             for member in members:
                 await stack.enter_async_context(member)
             work = [asyncio.create_task(drained.take_from(member)) for member in members]

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from halfmq_cli.bench.clients.conversation import answer, next_request
+from halfmq_cli.bench.clients.showing import connection_of
 from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked, orders
 from producer_sdk import AsyncProducer, AsyncTransactionProducer, Message
 
@@ -53,14 +54,14 @@ async def in_transactions(endpoint: str, *, in_flight: int, size: int) -> None:
             answer({"transactions": len(times), "started": start, "commit_ms": times, "two_calls_ms": calls})
 
 
-async def one_by_one(endpoint: str, *, in_flight: int, size: int) -> None:
+async def one_by_one(endpoint: str, *, in_flight: int, size: int, first: int = 0, token: str = "") -> None:
     """Sends ordinary messages, `in_flight` at a time, for as many seconds as each request says.
 
-    Bodies are marked with their numbers: from 0 on, over all requests.
+    Bodies are marked with their numbers: from `first` on, over all requests.
     """
     rests = orders(size)
-    numbers = itertools.count()
-    async with AsyncProducer(endpoint) as producer:
+    numbers = itertools.count(first)
+    async with AsyncProducer(connection_of(endpoint, token)) as producer:
 
         async def one() -> None:
             await producer.send(TOPIC, marked(next(numbers), next(rests)))

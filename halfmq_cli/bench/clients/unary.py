@@ -9,22 +9,25 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 from halfmq_cli.bench.clients.conversation import answer, next_request
 from halfmq_cli.bench.clients.producers import loops
+from halfmq_cli.bench.clients.showing import connection_of
 from halfmq_cli.bench.load import GROUP, TOPIC, body_of, marked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+
+    import grpc
 
 CLIENT_ID = "bench"
 # Channels with the same options share a connection otherwise.
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
-async def by_both_protocols(endpoint: str, *, in_flight: int, size: int, connections: int = 1, first: int = 0) -> None:
+async def by_both_protocols(
+    endpoint: str, *, in_flight: int, size: int, connections: int = 1, first: int = 0, token: str = ""
+) -> None:
     """Sends messages or commits transactions, `in_flight` at a time.
 
     A request has the protocol (`halfmq` or `rocketmq`), the operation (`send` or `transaction`), and the seconds.
@@ -32,10 +35,10 @@ async def by_both_protocols(endpoint: str, *, in_flight: int, size: int, connect
     """
     rest = body_of(size)
     numbers = itertools.count(first)
+    connection = connection_of(endpoint, token)
     async with AsyncExitStack() as stack:
         channels = [
-            await stack.enter_async_context(grpc.aio.insecure_channel(endpoint, options=_OWN_CONNECTION))
-            for _ in range(connections)
+            await stack.enter_async_context(connection.channel(endpoint, _OWN_CONNECTION)) for _ in range(connections)
         ]
         doing = [{**_halfmq(channel), **_rocketmq(channel)} for channel in channels]
         answer("ready")
