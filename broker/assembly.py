@@ -100,7 +100,7 @@ def assemble(
     audit, quotas = Audit(store), Quotas(store)
     rights = Rights(store, audit, quotas)
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
-    catalog = Catalog(store, store, store, _catalog_config(config), quotas)
+    catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
     transactions = TransactionService(store, catalog, validator, positions, wakeups)
     sending = SendService(store, validator, positions, wakeups)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
-from broker.errors import InvalidArgument
+from broker.errors import InvalidArgument, Overloaded
 
 SEPARATOR = "%"
 EACH_TENANT = "*"
@@ -34,10 +34,11 @@ class Quota:
         tenant: its name, or EACH_TENANT.
         messages_per_second, bytes_per_second: that its clients may send, to each broker.
         topics: without those of dead letters.
-        groups: of consumers, and of producers.
-        retained_bytes: of the bodies in its topics.
+        groups: of consumers, with the members of those that broadcast, and of producers.
+        retained_bytes: of the bodies in its topics, those that are scheduled and half messages included, and of the
+            positions of its sinks.
         streams: under way at each broker.
-        pending_transactions: without a verdict.
+        pending_transactions: without a verdict, those of sinks included.
     """
 
     tenant: str
@@ -79,13 +80,21 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a tenant uses now.
+    """What a tenant uses now of what is measured.
 
     Attributes:
-        topics, groups, retained_bytes, pending_transactions: as those of Quota.
+        retained_bytes, pending_transactions: as those of Quota.
     """
 
-    topics: int = 0
-    groups: int = 0
     retained_bytes: int = 0
     pending_transactions: int = 0
+
+
+def over_quota(tenant: str, what: str, wait: float) -> Overloaded:
+    """The refusal of what a tenant may have no more of; takes the seconds after which to come back."""
+    return Overloaded(
+        f"The tenant {tenant!r} has used up its quota of {what}; come back in {wait:.1f} s, or ask for more of it"
+        " (AdminService.SetQuota).",
+        retry_after=wait,
+        reason="QUOTA_EXCEEDED",
+    )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from broker.ports.groups import GroupNames
     from broker.ports.topics import TopicNames
     from broker.ports.transactions import ProducerGroups
-    from broker.services.quotas import Quotas
 
 CACHED_FOR = 2.0
 """Seconds for which a consumer group is cached."""
@@ -72,14 +71,12 @@ class Catalog:
         groups: GroupNames,
         producer_groups: ProducerGroups,
         config: CatalogConfig | None = None,
-        quotas: Quotas | None = None,
     ) -> None:
-        """Takes the ports of names, the defaults, and what tenants may use."""
+        """Takes the ports of names, and the defaults."""
         self._topics = topics
         self._groups = groups
         self._producer_groups = producer_groups
         self.config = config or CatalogConfig()
-        self._quotas = quotas
         self._creations = Creations(self.config.client_groups)
         self._cached_groups: dict[str, tuple[float, ConsumerGroup]] = {}
         self._producer_group_ids: dict[str, int] = {}
@@ -217,8 +214,6 @@ class Catalog:
             if (found := await self.find_producer_group(name)) is not None:
                 return found
             _check_own(name, "producer_group")
-            if self._quotas is not None:
-                await self._quotas.create(name, group=True)
             self._creations.check(CALLER.get().name)
             known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
             self.numbered_producer_groups.note(known, name)
@@ -253,8 +248,6 @@ class Catalog:
             wanted.compression or Compression.NONE,
         )
         settings.check("topic.")
-        if self._quotas is not None:
-            await self._quotas.create(name, group=False)
         return await self._topics.create_topic(name, settings)
 
     async def create_group(
@@ -271,8 +264,6 @@ class Catalog:
         check_group_name(name, "group.name")
         _check_own(name, "group.name")
         check_settings({"max_attempts": settings.max_attempts, "retry_delays": settings.retry_delays}, "group.")
-        if self._quotas is not None:
-            await self._quotas.create(name, group=True)
         dead_letters = TopicSettings(queue_count=1, retention=self.config.retention)
         group = await self._groups.create_group(name, settings, dead_letters, most=most)
         self._cached_groups.pop(name, None)

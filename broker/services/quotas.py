@@ -7,14 +7,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.domain.tenancy import EACH_TENANT, Quota, Usage, tenant_of
+from broker.domain.tenancy import EACH_TENANT, Quota, Usage, over_quota
 from broker.errors import Overloaded
 
 if TYPE_CHECKING:
     from broker.ports.access import QuotaStore
 
 MEASURED_EVERY = 1.0
-"""Seconds between two measurements of what a tenant uses."""
+"""Seconds between two measurements of what a tenant uses, at least."""
+REST = 19.0
+"""Times what a measurement took until the next one: no tenant's are more than a twentieth of the time."""
+ONE_TURN = 0.25
+"""Seconds of measuring between two looks at the quotas themselves."""
 LONGEST_DEBT = 60.0
 """Seconds that one call, however large, is waited for at most; no debt is forgotten before it is paid."""
 FORGOTTEN_AFTER = 120.0
@@ -55,6 +59,9 @@ class _Tenant:
     size: _Rate = field(default_factory=_Rate)
     usage: Usage = field(default_factory=Usage)
     measured_at: float = float("-inf")
+    measure_at: float = float("-inf")
+    unmeasured: int = 0
+    """Bytes that were sent since the last measurement began."""
     called_at: float = 0.0
     streams: int = 0
 
@@ -80,15 +87,19 @@ class Quotas:
 
     async def _refresh(self) -> None:
         self._quotas = {each.quota.tenant: each.quota for each in await self._store.quotas()}
-        now = time.monotonic()
-        for tenant in list(self._tenants.values()):
-            quota = self.of(tenant.name)
+        until = time.monotonic() + ONE_TURN
+        # Those that have waited for longest come first: with many of them, not all get their turn.
+        for tenant in sorted(self._tenants.values(), key=lambda each: each.measured_at):
+            quota, now = self.of(tenant.name), time.monotonic()
             if quota is None or (now - tenant.called_at > FORGOTTEN_AFTER and not tenant.streams):
                 if not tenant.streams:
                     self._tenants.pop(tenant.name, None)
-            elif now - tenant.measured_at >= MEASURED_EVERY:
+            elif now >= tenant.measure_at and now < until:
+                sent = tenant.unmeasured
                 tenant.usage = await self._store.usage(quota, tenant.name)
+                tenant.unmeasured -= sent
                 tenant.measured_at = now
+                tenant.measure_at = now + max(MEASURED_EVERY, (time.monotonic() - now) * (1 + REST))
 
     def enter_send(self, name: str) -> None:
         """Lets a call in that sends, before its request is read.
@@ -102,9 +113,9 @@ class Quotas:
         tenant, now = self._tenant(name), time.monotonic()
         wait = max(tenant.messages.wait(quota.messages_per_second, now), tenant.size.wait(quota.bytes_per_second, now))
         if wait > 0:
-            raise _over(name, "messages or bytes per second", wait)
-        if quota.retained_bytes and tenant.usage.retained_bytes >= quota.retained_bytes:
-            raise _over(name, "retained bytes", MEASURED_EVERY)
+            raise over_quota(name, "messages or bytes per second", wait)
+        if quota.retained_bytes and tenant.usage.retained_bytes + tenant.unmeasured >= quota.retained_bytes:
+            raise over_quota(name, "retained bytes", MEASURED_EVERY)
 
     def sent(self, name: str, messages: int, size: int) -> None:
         """Counts what a call sends; a debt is waited for by the next one."""
@@ -112,6 +123,7 @@ class Quotas:
             tenant = self._tenant(name)
             tenant.messages.take(messages)
             tenant.size.take(size)
+            tenant.unmeasured += size
 
     def prepare(self, name: str) -> None:
         """Lets half messages in.
@@ -122,22 +134,7 @@ class Quotas:
         quota = self.of(name)
         most = quota.pending_transactions if quota is not None else 0
         if most and self._tenant(name).usage.pending_transactions >= most:
-            raise _over(name, "transactions without a verdict", MEASURED_EVERY)
-
-    async def create(self, name: str, *, group: bool) -> None:
-        """Lets a topic or a group be created, by its name.
-
-        Raises:
-            Overloaded: its tenant has as many as it may have.
-        """
-        tenant = tenant_of(name)
-        quota = self.of(tenant) if tenant else None
-        most = 0 if quota is None else quota.groups if group else quota.topics
-        if quota is None or not most:
-            return
-        used = await self._store.usage(quota, tenant)
-        if (used.groups if group else used.topics) >= most:
-            raise _over(tenant, "groups" if group else "topics", FORGOTTEN_AFTER)
+            raise over_quota(name, "transactions without a verdict", MEASURED_EVERY)
 
     def open_stream(self, name: str) -> None:
         """Counts a stream; `close_stream` when it ends.
@@ -147,7 +144,7 @@ class Quotas:
         """
         quota, tenant = self.of(name), self._tenant(name)
         if quota is not None and quota.streams and tenant.streams >= quota.streams:
-            raise _over(name, "streams", MEASURED_EVERY)
+            raise over_quota(name, "streams", MEASURED_EVERY)
         tenant.streams += 1
 
     def close_stream(self, name: str) -> None:
@@ -162,12 +159,3 @@ class Quotas:
             tenant = self._tenants[name] = _Tenant(name)
         tenant.called_at = time.monotonic()
         return tenant
-
-
-def _over(tenant: str, what: str, wait: float) -> Overloaded:
-    return Overloaded(
-        f"The tenant {tenant!r} has used up its quota of {what}; come back in {wait:.1f} s, or ask for more of it"
-        " (AdminService.SetQuota).",
-        retry_after=wait,
-        reason="QUOTA_EXCEEDED",
-    )

@@ -1,15 +1,10 @@
-"""Records of who did what, and what tenants may use and do use, in the database."""
+"""Records of who did what, in the database."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.group import GroupSettings
-from broker.domain.tenancy import Quota, Usage
-from broker.domain.topic import TopicSettings
 from broker.ports.audit import AuditOutcome, AuditRecord, AuditSearch
-from broker.ports.transactions import PrepareWork
-from conformance.world import HOUR, half, new_id, ok, sending
 
 if TYPE_CHECKING:
     from broker.storage.adapters.store import Store
@@ -71,40 +66,3 @@ async def test_only_retention_deletes_records_and_only_old_ones(world: World, st
     deleted = [await store.trim_audit(10 * SECOND) for _ in range(3)]
     assert (sum(deleted), deleted[-1]) == (1500, 0)
     assert [each.record.principal for each in await store.audit_records(AuditSearch())] == ["bob"]
-
-
-async def test_quotas_are_set_changed_and_removed(world: World, store: Store) -> None:
-    other = world.broker("b")
-    assert await store.quotas() == []
-    acme, common = Quota("acme", 1, 2, 3, 4, 5, 6, 7), Quota("*", messages_per_second=1 << 62)
-    for quota in (acme, common):
-        assert (await store.set_quota(quota, "root")).quota == quota
-    assert [(each.quota, each.set_by) for each in await other.quotas()] == [(common, "root"), (acme, "root")]
-    changed = Quota("acme", topics=1)
-    await other.set_quota(changed, "bob")
-    assert [(each.quota, each.set_by) for each in await store.quotas()] == [(common, "root"), (changed, "bob")]
-    await store.set_quota(Quota("acme"), "root")
-    assert [each.quota for each in await store.quotas()] == [common]
-
-
-async def test_what_a_tenant_uses(world: World, store: Store) -> None:
-    whole = Quota("acme", topics=1, groups=1, retained_bytes=1, pending_transactions=1)
-    assert await store.usage(whole, "acme") == Usage()
-    settings = TopicSettings(queue_count=2, retention=HOUR)
-    topics = {
-        name: await store.create_topic(name, settings)
-        for name in ("acme%orders", "acme%payments", "acme", "acme2%orders", "globex%orders")
-    }
-    producers = {}
-    for name in ("acme%shop", "acme", "globex%shop"):
-        await store.create_group(name, GroupSettings(), settings)
-        producers[name] = await store.producer_group_id(name)
-    ok(await store.send([sending(topics["acme%orders"], "x" * 100), sending(topics["globex%orders"], "x" * 1000)]))
-    work = [
-        PrepareWork(new_id(), producers[f"{tenant}%shop"], [half(topics[f"{tenant}%orders"]) for _ in range(halves)])
-        for tenant, halves in (("acme", 2), ("acme", 1), ("globex", 1))
-    ]
-    ok(await store.prepare(work))
-    assert await store.usage(whole, "acme") == Usage(topics=2, groups=2, retained_bytes=100, pending_transactions=2)
-    # What is not limited is not measured.
-    assert await store.usage(Quota("acme", topics=1), "acme") == Usage(topics=2)

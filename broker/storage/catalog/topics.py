@@ -8,6 +8,7 @@ from broker.domain.limits import MAX_PRODUCER_GROUPS
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.ports.epochs import SINK_GROUP
 from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
+from broker.storage.catalog.quotas import check_room
 from broker.storage.engine.statements import Statement, marks
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def create_topic(session: Session, name: str, settings: TopicSettings, now: int)
 
     Raises:
         AlreadyExists: the name is taken.
+        Overloaded: its tenant has as many as it may have.
     """
     count = settings.queue_count
     values = (
@@ -40,6 +42,7 @@ def create_topic(session: Session, name: str, settings: TopicSettings, now: int)
     )
     if not session.insert("topic", _NEW_TOPIC, [values], keep_existing="name"):
         raise AlreadyExists(f"The topic {name!r} exists already.", reason="TOPIC_EXISTS", field="topic.name")
+    check_room(session, name, is_group=False)
     topic_id = session.fetch("SELECT topic_id FROM topic WHERE name = ?", (name,))[0][0]
     priorities = [0] * count + list(range(1, settings.priority_levels))
     session.insert(
@@ -132,6 +135,7 @@ def producer_group_id(session: Session, name: str) -> int:
 
     Raises:
         Refused: there are too many already.
+        Overloaded: its tenant has as many groups as it may have.
     """
     found = find_producer_group(session, name)
     if found is None:
@@ -143,7 +147,8 @@ def producer_group_id(session: Session, name: str) -> int:
                 reason="TOO_MANY_PRODUCER_GROUPS",
                 field="producer_group",
             )
-        session.insert("producer_group", "name", [(name,)], keep_existing="name")
+        if session.insert("producer_group", "name", [(name,)], keep_existing="name"):
+            check_room(session, name, is_group=True)
         found = find_producer_group(session, name)
         assert found is not None  # noqa: S101 - it was inserted
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.storage.catalog.quotas import check_room
 from broker.storage.catalog.topics import create_topic
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def create_group(
     Raises:
         AlreadyExists: the name is taken.
         Refused: there are `most` groups already.
+        Overloaded: its tenant has as many as it may have.
     """
     if most is not None:
         count = session.fetch("SELECT COUNT(*) FROM consumer_group WHERE parent_id IS NULL")[0][0]
@@ -129,6 +131,7 @@ def create_group(
     )
     if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
+    check_room(session, name, is_group=True)
     # Not from the cache: another broker may have deleted it.
     if not session.fetch("SELECT 1 FROM topic WHERE name = ?", (dead_letter_topic(name),)):
         with suppress(AlreadyExists):  # Created concurrently.
@@ -201,17 +204,16 @@ def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: 
 
     Raises:
         NotFound: the group was deleted.
+        Overloaded: its tenant has as many groups and members as it may have.
     """
     locking = session.dialect.for_update
     if not session.fetch("SELECT 1 FROM consumer_group WHERE group_id = ?" + locking, (group.group_id,)):
         raise NotFound(f"There is no consumer group {group.name!r}.", reason="GROUP_NOT_FOUND", field="consumer_group")
     name = f"{group.name}/{client_id}"
-    session.insert(
-        "consumer_group",
-        "name, max_attempts, created_at, parent_id, seen_at",
-        [(name, group.settings.max_attempts, now, group.group_id, now)],
-        keep_existing="name",
-    )
+    columns = "name, max_attempts, created_at, parent_id, seen_at"
+    values = (name, group.settings.max_attempts, now, group.group_id, now)
+    if session.insert("consumer_group", columns, [values], keep_existing="name"):
+        check_room(session, name, is_group=True)
     session.run("UPDATE consumer_group SET seen_at = ? WHERE name = ?", (now, name))
     return replace(_must_find(session, name), client_id=client_id)
 

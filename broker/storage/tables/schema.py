@@ -132,6 +132,8 @@ scheduled_message = sa.Table(
     sa.Column("properties", Text, comment="JSON object"),
     sa.Column("born_at", sa.BigInteger, nullable=False),
     sa.Index("scheduled_id", "transaction_id", "position"),
+    # The size, so that a tenant's bytes are added up from the index.
+    sa.Index("scheduled_size", "topic_id", "size"),
     **_MYSQL,
 )
 

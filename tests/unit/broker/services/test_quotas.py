@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,9 @@ from broker.ports.access import StoredQuota
 from broker.services import quotas as services
 from broker.services.quotas import FORGOTTEN_AFTER, MEASURED_EVERY, Quotas
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 @dataclass
 class Stored:
@@ -18,6 +22,7 @@ class Stored:
     limits: list[Quota]
     used: Usage = field(default_factory=Usage)
     measured: list[str] = field(default_factory=list)
+    pass_time: Callable[[], None] = lambda: None
 
     async def quotas(self) -> list[StoredQuota]:
         return [StoredQuota(quota, 0, "") for quota in self.limits]
@@ -27,6 +32,7 @@ class Stored:
 
     async def usage(self, quota: Quota, tenant: str) -> Usage:
         self.measured.append(tenant)
+        self.pass_time()
         return self.used
 
 
@@ -121,19 +127,38 @@ async def test_what_is_stored_is_measured_while_the_tenant_calls(now: list[float
     assert len(stored.measured) == 2
 
 
-async def test_topics_and_groups_are_counted_by_the_tenant_in_their_names() -> None:
-    quotas, stored = await of(Quota("acme", topics=2, groups=3))
-    stored.used = Usage(topics=2, groups=3)
-    await quotas.create("globex%orders", group=False)
-    await quotas.create("orders", group=True)
-    assert stored.measured == []
-    with pytest.raises(Overloaded, match="topics"):
-        await quotas.create("acme%orders", group=False)
-    with pytest.raises(Overloaded, match="groups"):
-        await quotas.create("acme%shop", group=True)
-    stored.used = Usage(topics=1, groups=2)
-    await quotas.create("acme%orders", group=False)
-    await quotas.create("acme%shop", group=True)
+async def test_what_was_sent_since_counts_before_it_is_measured(now: list[float]) -> None:
+    quotas, stored = await of(Quota("acme", retained_bytes=1000))
+    quotas.enter_send("acme")
+    quotas.sent("acme", 1, 600)
+    quotas.enter_send("acme")
+    quotas.sent("acme", 1, 400)
+    with pytest.raises(Overloaded, match="retained bytes"):
+        quotas.enter_send("acme")
+    stored.used = Usage(retained_bytes=999)
+    now[0] += MEASURED_EVERY
+    await quotas.refresh()
+    quotas.enter_send("acme")
+    quotas.sent("acme", 1, 1)
+    with pytest.raises(Overloaded, match="retained bytes"):
+        quotas.enter_send("acme")
+
+
+async def test_measuring_takes_a_twentieth_of_the_time_and_lets_others_have_turns(now: list[float]) -> None:
+    tenants = ("acme", "globex", "initech")
+    quotas, stored = await of(*(Quota(tenant, retained_bytes=1000) for tenant in tenants))
+    stored.pass_time = lambda: now.__setitem__(0, now[0] + 2.0)
+    for tenant in tenants:
+        quotas.enter_send(tenant)
+    for turn in range(1, 4):
+        # One takes longer than a turn.
+        await quotas.refresh()
+        assert sorted(stored.measured) == sorted(tenants[:turn])
+    await quotas.refresh()
+    assert len(stored.measured) == 3
+    now[0] += 2.0 * 20 - 3 * 2.0
+    await quotas.refresh()
+    assert stored.measured[3:] == ["acme"]
 
 
 async def test_a_quota_that_is_removed_does_not_count_any_more() -> None:
