@@ -218,7 +218,6 @@ class Gate:
         self._credentials = credentials
         self._rights = rights
         self._calls = calls
-        self._names = {method: call_name(method) for method in calls}
 
     async def start(self) -> None:
         """Fetches what is not here yet.
@@ -237,11 +236,15 @@ class Gate:
             Denied: the method has no entry.
             Overloaded: the tenant has used up its quota.
         """
-        entry, name = self._calls.get(method), self._names.get(method) or call_name(method)
+        entry = self._calls.get(method)
         judged = entry is not None and not entry.open
         if judged and (known := self._credentials.known(context, headers)) is not None:
-            caller = Caller(known, self._rights, name, known.address)
+            caller = known.callers.get(method)
+            if caller is None:
+                caller = Caller(known.principal, self._rights, call_name(method), known.principal.address)
+                known.callers[method] = caller
         else:
+            name = call_name(method)
             # Whoever judges calls later finds nobody, unless somebody is known.
             caller = Caller(NOBODY, self._rights, name, address_of(context.peer()))
             CALLER.set(caller)

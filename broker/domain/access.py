@@ -13,7 +13,7 @@ from enum import Flag, StrEnum, auto
 from functools import reduce
 from ipaddress import ip_address, ip_network
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.tenancy import tenant_of
 from broker.errors import InvalidArgument
@@ -86,8 +86,7 @@ class Principal:
         return frozenset({f"user:{self.name}", f"user:{ANY}", *(f"role:{role}" for role in self.roles)})
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """An action on a resource; of several actions one is enough."""
 
     action: Action

@@ -155,9 +155,17 @@ NOBODY = Principal("")
 
 
 class Caller:
-    """Who makes the current call, for servicers that judge items."""
+    """Who makes the current call, for servicers that judge items.
 
-    __slots__ = ("_rights", "address", "call", "principal")
+    Attributes:
+        principal: who makes it; None if access is off.
+        name: of the principal; empty if access is off.
+        tenant: of the principal; empty if they have none.
+        call: as it is recorded.
+        address: that the call came from.
+    """
+
+    __slots__ = ("_judges", "_rights", "address", "call", "name", "principal", "tenant")
 
     def __init__(
         self, principal: Principal | None = None, rights: Rights | None = None, call: str = "", address: str = ""
@@ -167,19 +175,12 @@ class Caller:
         `call` is its name in the record of what was refused, such as `AdminService/DeleteTopic`.
         """
         self.principal = principal
+        self.name = principal.name if principal is not None else ""
+        self.tenant = principal.tenant if principal is not None else ""
         self.call = call
         self.address = address
         self._rights = rights
-
-    @property
-    def name(self) -> str:
-        """The principal's name; empty if access is off."""
-        return self.principal.name if self.principal is not None else ""
-
-    @property
-    def tenant(self) -> str:
-        """Their tenant; empty if they have none."""
-        return self.principal.tenant if self.principal is not None else ""
+        self._judges: dict[tuple[Action, Kind], Judge] = {}
 
     def as_known(self, principal: Principal) -> Caller:
         """The same call, by somebody who is known now."""
@@ -251,7 +252,8 @@ class Caller:
             Denied: something of it is not allowed.
         """
         for need in needs:
-            if not self.may(need.action, need.kind, need.name):
+            may = self.judge(need.action, need.kind)
+            if may is not None and not may(need.name):
                 self.denied(need)
                 raise Denied
 
@@ -284,7 +286,10 @@ class Caller:
         """Whether they may do this, by name; None: with everything."""
         if self._rights is None:
             return None
-        return self._rights.judge(self.principal or NOBODY, action, kind)
+        judge = self._judges.get((action, kind))
+        if judge is None:
+            judge = self._judges[action, kind] = self._rights.judge(self.principal or NOBODY, action, kind)
+        return judge
 
 
 EVERYBODY = Caller()

@@ -33,7 +33,7 @@ _ENCRYPTED = b"ssl"
 
 
 @dataclass(frozen=True, slots=True)
-class _Last:
+class Known:
     """Who made the last call on a connection.
 
     Attributes:
@@ -41,12 +41,14 @@ class _Last:
         principal: the same with its address.
         text: the header that was shown; empty: a certificate.
         content: of the file of tokens, if that has the token.
+        callers: what is made of the principal, by method.
     """
 
     found: Principal
     principal: Principal
-    text: str
-    content: object
+    text: str = field(repr=False)
+    content: object = field(repr=False)
+    callers: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class Credentials:
     jwts: Jwts | None = None
     certificates: bool = False
     plain: bool = False
-    _last: dict[str, _Last] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _last: dict[str, Known] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def known(self, context: Any, headers: Sequence[tuple[str, str | bytes]]) -> Principal | None:
+    def known(self, context: Any, headers: Sequence[tuple[str, str | bytes]]) -> Known | None:
         """Who makes a call, if the call before it on the same connection showed the same token of the file.
 
         As long as the file has not changed, that needs no look at the token's hash.
@@ -82,7 +84,7 @@ class Credentials:
                 text = value
         if not isinstance(text, str) or not text.isascii() or not compare_digest(text, last.text):
             return None
-        return last.principal if self.plain or _is_encrypted(context) else None
+        return last if self.plain or _is_encrypted(context) else None
 
     async def principal(self, context: Any) -> Principal:
         """Who makes a call, with the address that it came from.
@@ -106,7 +108,7 @@ class Credentials:
         if last is None or last.found is not found or last.content is not content:
             if len(self._last) >= MOST_PEERS:
                 self._last.clear()
-            last = _Last(found, replace(found, address=address_of(peer)), text or "", content)
+            last = Known(found, replace(found, address=address_of(peer)), text or "", content)
             self._last[peer] = last
         return last.principal
 

@@ -98,7 +98,8 @@ class TestATokenThatIsShownAgain:
 
     @staticmethod
     def known(credentials: Credentials, context: Context) -> Principal | None:
-        return credentials.known(context, context.invocation_metadata() or ())
+        known = credentials.known(context, context.invocation_metadata() or ())
+        return None if known is None else known.principal
 
     async def test_on_its_connection(self, credentials: Credentials) -> None:
         call = Context(f"Bearer {TOKEN}", tls=True)
