@@ -18,4 +18,9 @@ def main() -> None:
         sys.exit(
             f"halfmq: the command needs the broker's packages ({error.name} is missing): pip install 'halfmq[broker]'"
         )
+    for number, argument in enumerate(sys.argv[1:], 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            sys.exit(f"halfmq: argument {number} is not UTF-8")
     app()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import getpass
 import json
 import os
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +32,14 @@ from halfmq_cli.serve import ConfigFile, Database, DatabaseFile, TablePrefix  # 
 from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from broker.ports.access import StoredQuota, StoredRule
     from broker.ports.audit import StoredAuditRecord
 
 Result = TypeVar("Result")
 PAGE = 1000
+MOST_HOURS = 1_000_000
 PIPED = 500
 """Characters of a line that no terminal shows."""
 
@@ -56,11 +58,14 @@ def token(
     """
     made = new_token()
     try:
-        before = b""
-        with suppress(FileNotFoundError):
-            before = tokens.read_bytes()
-        content = with_token(before, name, hash_of(made), roles=role or (), tenant=tenant, replace=replace)
-        _put(tokens, content)
+        # Of a link, what it leads to.
+        file = tokens.resolve()
+        with _alone(file.parent):
+            before = b""
+            with suppress(FileNotFoundError):
+                before = file.read_bytes()
+            content = with_token(before, name, hash_of(made), roles=role or (), tenant=tenant, replace=replace)
+            _put(file, content)
     except OSError as error:
         fail(ConfigurationError(f"The file {str(tokens)!r} cannot be written: {error.strerror}.", field="tokens"))
     except BrokerError as error:
@@ -157,7 +162,9 @@ def audit(
     principal: Annotated[str, typer.Option(help="Only those of this one [all].")] = "",
     call: Annotated[str, typer.Option(help="Only those of this call, such as AdminService/DeleteTopic [all].")] = "",
     resource: Annotated[str, typer.Option(help="Only those about this, such as 'topic orders' [all].")] = "",
-    hours: Annotated[float | None, typer.Option(min=0, help="Only those of so many hours until now [all].")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0, max=MOST_HOURS, help="Only those of so many hours until now [all].")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="A line of JSON for each record.")] = False,
     database: Database = None,
     database_file: DatabaseFile = None,
@@ -260,16 +267,29 @@ def _print_table(columns: list[str], rows: list[list[str]]) -> None:
     Console(soft_wrap=True, width=None if sys.stdout.isatty() else PIPED).print(table, markup=False, highlight=False)
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits for others that change a file in this folder, and lets them wait."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _put(file: Path, content: bytes) -> None:
-    """Replaces a file as a whole; only its owner may read a new one."""
-    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+    """Replaces a file as a whole, with the same owner and mode; only its owner may read a new one."""
+    before = file.stat() if file.exists() else None
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
-        Path(name).chmod(mode)
+        if before is not None and (before.st_uid, before.st_gid) != (os.getuid(), os.getgid()):
+            os.chown(name, before.st_uid, before.st_gid)
+        Path(name).chmod(0o600 if before is None else before.st_mode & 0o777)
         Path(name).replace(file)
     except BaseException:
         Path(name).unlink(missing_ok=True)

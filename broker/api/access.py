@@ -6,6 +6,7 @@ one by one, by `Caller.may`; the entry says so.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import MutableSequence
 from dataclasses import dataclass
@@ -357,9 +358,12 @@ class ChangeRecorder:
             await change.begins()
         return change
 
-    def failed(self, change: Change, error: Exception) -> None:
-        """Notes that a recorded call failed."""
-        change.failed(error.reason if isinstance(error, BrokerError) else type(error).__name__)
+    def failed(self, change: Change, error: BaseException) -> None:
+        """Notes that a recorded call failed, or that its client gave it up."""
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            change.failed("cancelled: it may have been made")
+        else:
+            change.failed(error.reason if isinstance(error, BrokerError) else type(error).__name__)
 
 
 def brief(request: Message) -> str:

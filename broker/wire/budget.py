@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from broker.errors import Overloaded
+
+if TYPE_CHECKING:
+    from broker.wire.client_limits import Client
 
 RETRY_AFTER = 0.2
 """Seconds after which a refused client may try again."""
@@ -26,13 +29,17 @@ class Budget:
         Raises:
             Overloaded: the limit is reached; a single request is accepted whatever its size.
         """
-        if self.taken and self.taken + size > self.most:
+        if not self.has_room(size):
             raise Overloaded(
                 f"The requests under way here have {self.taken} bytes, and {self.most} are allowed; come back a little"
                 " later, or go to another broker.",
                 retry_after=RETRY_AFTER,
             )
         self.taken += size
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may be acquired; a single request always may."""
+        return not self.taken or self.taken + size <= self.most
 
     def give_back(self, size: int) -> None:
         """Releases bytes."""
@@ -42,29 +49,29 @@ class Budget:
 class Share:
     """One call's share of a budget, until it ends."""
 
-    __slots__ = ("_budget", "_of_client", "_size")
+    __slots__ = ("_budget", "_client", "_size")
 
     def __init__(self, budget: Budget) -> None:
         """Starts empty."""
         self._budget = budget
-        self._of_client: Budget | None = None
+        self._client: Client | None = None
         self._size = 0
 
-    def count_for(self, client: Budget) -> None:
+    def count_for(self, client: Client) -> None:
         """Counts for the budget of a client, too, from now on."""
-        client.taken += self._size
-        self._of_client = client
+        client.budget.taken += self._size
+        self._client = client
 
     def grow(self, size: int) -> None:
         """Acquires more.
 
         Raises:
-            Overloaded: the limit is reached.
+            Overloaded: the limit is reached, of all or of the client.
         """
         self._budget.take(size)
-        if self._of_client is not None:
+        if self._client is not None:
             try:
-                self._of_client.take(size)
+                self._client.take(size)
             except Overloaded:
                 self._budget.give_back(size)
                 raise
@@ -77,6 +84,6 @@ class Share:
     def __exit__(self, *_: object) -> None:
         """Releases all of it."""
         self._budget.give_back(self._size)
-        if self._of_client is not None:
-            self._of_client.give_back(self._size)
+        if self._client is not None:
+            self._client.budget.give_back(self._size)
         self._size = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import ClientOverloaded
 from broker.wire.budget import RETRY_AFTER, Budget
+from broker.wire.turns import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,20 +62,51 @@ class ClientBounds:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
-    """What a client has under way."""
+class _Paced:
+    """Refuses what there is too much of, one by one."""
 
-    budget: Budget
-    under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0, "watches": 0, "others": 0})
     last_refusal: float = 0.0
-    is_remembered: bool = False
 
     def refusal(self, what: str, most: int) -> ClientOverloaded:
-        """Its refusal, which is told at the earliest PACE after the one before: refusing costs others, too."""
+        """A refusal, which is told at the earliest PACE after the one before: refusing costs others, too."""
         now = time.monotonic()
         # Those beyond the longest pause are told together: they do not make the ones after them wait for longer.
         self.last_refusal = min(max(now + RETRY_AFTER, self.last_refusal + PACE), now + LONGEST_PAUSE)
         return ClientOverloaded(what, most, RETRY_AFTER, pause=self.last_refusal - now)
+
+
+@dataclass(slots=True, eq=False)
+class Client(_Paced):
+    """What a client has under way.
+
+    Attributes:
+        line: its calls that take turns.
+        budget: bytes of its requests.
+        under_way: calls and streams, by what they count as.
+        is_remembered: whether it is kept though it has nothing under way.
+    """
+
+    line: Line = field(default_factory=lambda: Line(""))
+    budget: Budget = field(default_factory=lambda: Budget(sys.maxsize))
+    under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0, "watches": 0, "others": 0})
+    is_remembered: bool = False
+
+    def take(self, size: int) -> None:
+        """Acquires bytes of requests; `budget.give_back` releases them.
+
+        Raises:
+            ClientOverloaded: it has too many under way; a single request is accepted whatever its size.
+        """
+        if not self.budget.has_room(size):
+            raise self.refusal("bytes of requests", self.budget.most)
+        self.budget.taken += size
+
+
+@dataclass(slots=True, eq=False)
+class _Connections(_Paced):
+    """The connections of one name or address, with the calls and streams of each."""
+
+    under_way: Counter[str] = field(default_factory=Counter)
 
 
 NO_BOUNDS = ClientBounds()
@@ -87,7 +119,7 @@ class ClientLimits:
         """Takes the most of one client."""
         self._bounds = bounds
         self._clients: dict[str, Client] = {}
-        self._connections: dict[str, Counter[str]] = {}
+        self._connections: dict[str, _Connections] = {}
         self._waiting = 0
 
     def call(self, name: str, peer: str, *, counted: bool = True) -> AbstractContextManager[Client]:
@@ -119,7 +151,9 @@ class ClientLimits:
         try:
             client = self._clients.get(key)
             if client is None:
-                client = self._clients[key] = Client(Budget(self._bounds.request_bytes or sys.maxsize))
+                client = self._clients[key] = Client(
+                    line=Line(key), budget=Budget(self._bounds.request_bytes or sys.maxsize)
+                )
             if most and client.under_way[what] >= most:
                 raise client.refusal(what, most)
             client.under_way[what] += 1
@@ -157,13 +191,13 @@ class ClientLimits:
                 self._waiting -= 1
 
     def _connect(self, name: str, peer: str) -> None:
-        used = self._connections.setdefault(_owner(name, peer), Counter())
-        if peer not in used and len(used) >= self._bounds.connections:
-            raise ClientOverloaded("connections", self._bounds.connections, RETRY_AFTER)
-        used[peer] += 1
+        own = self._connections.setdefault(_owner(name, peer), _Connections())
+        if peer not in own.under_way and len(own.under_way) >= self._bounds.connections:
+            raise own.refusal("connections", self._bounds.connections)
+        own.under_way[peer] += 1
 
     def _disconnect(self, name: str, peer: str) -> None:
-        used = self._connections[_owner(name, peer)]
+        used = self._connections[_owner(name, peer)].under_way
         used[peer] -= 1
         if not used[peer]:
             del used[peer]

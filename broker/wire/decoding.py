@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from broker.wire.budget import Budget
+    from broker.wire.client_limits import Client
     from broker.wire.request_receiver import RequestReceiver
 
 _FIELD = "request"
@@ -93,9 +94,14 @@ def _refuse_size(largest: int) -> NoReturn:
 
 
 async def requests(
-    context: Any, receiver: RequestReceiver | None, deserialize: Callable[[bytes], Any], budget: Budget, largest: int
+    context: Any,
+    receiver: RequestReceiver | None,
+    deserialize: Callable[[bytes], Any],
+    budget: Budget,
+    client: Client,
+    largest: int,
 ) -> AsyncIterator[Any]:
-    """The requests of a stream; each uses its share of the budget while its reader processes it.
+    """The requests of a client's stream; each uses its share of both budgets while its reader processes it.
 
     With a `receiver`, the first one has to arrive within its time limits. For later ones it is not known whether they
     are arriving, or whether the client is idle.
@@ -103,6 +109,7 @@ async def requests(
     raw = await (context.read() if receiver is None else receiver.next(context, counted=False))
     while raw is not None and raw is not grpc.aio.EOF:
         with Share(budget) as share:
+            share.count_for(client)
             request = await decoded(raw, deserialize, share, largest)
             del raw
             yield request

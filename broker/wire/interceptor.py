@@ -25,6 +25,7 @@ from broker.wire.request_receiver import RequestReceiver
 from broker.wire.response_budget import ResponseBudget
 from broker.wire.status import Refusal, refusal_of
 from broker.wire.throttled_log import ThrottledLog
+from broker.wire.turns import NO_TURN, Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,6 +42,8 @@ BOUNDED = (
     "/halfmq.v1.ConsumerService/",
     "/halfmq.v1.SinkService/",
 )
+WAITING = frozenset({"/halfmq.v1.ConsumerService/Pull"})
+"""Calls that wait for something most of the time, and take no turns."""
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
@@ -61,6 +64,8 @@ MOST_REQUEST_BYTES = 512 * 1024 * 1024
 
 _UNBOUNDED = ConcurrencyLimit("calls", sys.maxsize)
 Headers = Sequence[tuple[str, str | bytes]]
+_GIVEN_UP = (asyncio.CancelledError, GeneratorExit)
+"""How a call ends that its client does not wait for any more."""
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -95,8 +100,8 @@ class Recorder(Protocol):
         """Records a call; raises BrokerError. Returns the record."""
         ...
 
-    def failed(self, record: Any, error: Exception) -> None:
-        """Notes that a recorded call failed."""
+    def failed(self, record: Any, error: BaseException) -> None:
+        """Notes that a recorded call failed, or that nobody waits for it any more."""
         ...
 
 
@@ -144,6 +149,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.budget = Budget(max_request_bytes)
         self.responses = ResponseBudget(max_request_bytes)
         self.known_to: dict[str, Callable[[Any], bool]] = {}
+        self._turns = Turns()
         self._writing = ConcurrencyLimit("refused streams", MOST_WRITING)
         self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
         self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
@@ -203,6 +209,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         limit: ConcurrencyLimit,
     ) -> Any:
         recorder = self._recorder_of(method)
+        takes_turns = (limit is self.calls and method not in WAITING) or self._counts_itself(method)
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._observe(method, context)
@@ -213,28 +220,29 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     limit.check()
                     name = "" if self._gate is None else await self._gate.enter(method, context, headers)
                     with self._of_client(method, limit, name, context.peer()) as client:
-                        share.count_for(client.budget)
-                        request = None
-                        if self._knows(method, context):
-                            request = await self._one(context, deserialize, share)
-                            if self._gate is not None:
-                                self._gate.judge(method, request)
-                        if recorder is not None:
-                            record = await recorder.changing(method, request, context)
-                        with limit:
-                            response = await inner(request, context)
+                        share.count_for(client)
+                        with self._turns.turn(client.line) if takes_turns else NO_TURN as turn:
+                            if turn.waits:
+                                await turn.begin()
+                            request = None
+                            if self._knows(method, context):
+                                request = await self._one(context, deserialize, share)
+                                if self._gate is not None:
+                                    self._gate.judge(method, request)
+                            if recorder is not None:
+                                record = await recorder.changing(method, request, context)
+                            with limit:
+                                response = await inner(request, context)
                     if response is not None and (give_back := self.responses.take(context, response)):
                         context.add_done_callback(give_back)  # type: ignore[arg-type]
                     return response
-                except (BrokerError, Exception) as error:
-                    if recorder is not None and record is not None:
-                        recorder.failed(record, error)
-                    refusal = _told(method, error)
-                    pause = error.pause if isinstance(error, ClientOverloaded) else 0.0
-            if pause:
-                await self.clients.wait(pause)
-            if refusal is not None:
-                refusal.tell(context)
+                except (BrokerError, Exception, *_GIVEN_UP) as error:
+                    if record is not None:
+                        self._failed(record, error)
+                    if isinstance(error, _GIVEN_UP):
+                        raise
+                    refusal, pause = _told(method, error)
+            await self._refuse(context, refusal, pause)
             return None
 
         return call
@@ -263,42 +271,49 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     if many and limit.full:
                         writes_yet = False
                         await self._let_write(context)
-                    name, request = await self._let_in(
-                        method, context, headers, limit, deserialize, share, permits, many=many
-                    )
-                    if recorder is not None:
-                        record = await recorder.changing(method, request, context)
-                    with limit, self._stream_of_client(method, name, context.peer()) as client, self._counted():
-                        share.count_for(client.budget)
-                        writes_yet = False
-                        async with aclosing(inner(request, context)) as responses:
-                            async for response in responses:
-                                # A stream lasts: what it was let in for, or by, may not count any more.
-                                for still_permitted in permits:
-                                    still_permitted()
-                                if permits and time.monotonic() >= look_at:
-                                    look_at = time.monotonic() + LOOK_AGAIN
-                                    await self._gate_again(method, context)
-                                give_back = self.responses.take(context, response)
-                                try:
-                                    yield response
-                                finally:
-                                    if give_back:
-                                        give_back(None)
+                    if not many:
+                        limit.check()
+                    name = "" if self._gate is None else await self._gate.enter(method, context, headers)
+                    with self._stream_of_client(method, name, context.peer()) as client:
+                        share.count_for(client)
+                        if many:
+                            request = self._requests(method, context, limit, deserialize, client, permits)
+                        else:
+                            request = await self._request(method, context, deserialize, share, permits)
+                        if recorder is not None:
+                            record = await recorder.changing(method, request, context)
+                        with limit, self._counted():
+                            writes_yet = False
+                            async with aclosing(inner(request, context)) as responses:
+                                async for response in responses:
+                                    if permits:
+                                        look_at = await self._look_again(method, context, permits, look_at)
+                                    give_back = self.responses.take(context, response)
+                                    try:
+                                        yield response
+                                    finally:
+                                        if give_back:
+                                            give_back(None)
                     return
-                except (BrokerError, Exception) as error:
-                    if recorder is not None and record is not None:
-                        recorder.failed(record, error)
-                    refusal = _told(method, error)
-                    pause = error.pause if isinstance(error, ClientOverloaded) else 0.0
-            if writes_yet and refusal is not None:
-                await self._let_write(context)
-            elif pause:
-                await self.clients.wait(pause)
-            if refusal is not None:
-                refusal.tell(context)
+                except (BrokerError, Exception, *_GIVEN_UP) as error:
+                    if record is not None:
+                        self._failed(record, error)
+                    if isinstance(error, _GIVEN_UP):
+                        raise
+                    refusal, pause = _told(method, error)
+            await self._refuse(context, refusal, pause, writes_yet=writes_yet)
 
         return call
+
+    async def _refuse(self, context: Any, refusal: Refusal | None, pause: float, *, writes_yet: bool = False) -> None:
+        """Tells a client why its call was refused, unless it is gone."""
+        if refusal is None:
+            return
+        if writes_yet:
+            await self._let_write(context)
+        if pause:
+            await self.clients.wait(pause)
+        refusal.tell(context)
 
     def _of_client(self, method: str, limit: ConcurrencyLimit, name: str, peer: str) -> AbstractContextManager[Client]:
         if limit is self._watches:
@@ -317,12 +332,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _recorder_of(self, method: str) -> Recorder | None:
         return self._recorder if self._recorder is not None and self._recorder.records(method) else None
 
+    def _failed(self, record: Any, error: BaseException) -> None:
+        if self._recorder is not None:
+            self._recorder.failed(record, error)
+
     def _counted(self) -> AbstractContextManager[None]:
         return nullcontext() if self._gate is None else self._gate.stream()
 
-    async def _gate_again(self, method: str, context: Any) -> None:
+    async def _look_again(
+        self, method: str, context: Any, permits: Sequence[Callable[[], None]], look_at: float
+    ) -> float:
+        """A stream lasts: what it was let in for, or by, may not count any more; returns when to look at the latter."""
+        for still_permitted in permits:
+            still_permitted()
+        if time.monotonic() < look_at:
+            return look_at
         if self._gate is not None:
             await self._gate.look_again(method, context)
+        return time.monotonic() + LOOK_AGAIN
 
     async def _let_write(self, context: Any) -> None:
         """Takes the first request of a stream that is refused: a client whose write fails may not get the reason."""
@@ -331,34 +358,30 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 await self._receiver.next(context, counted=False)
                 await asyncio.sleep(STILL_WRITING)
 
-    async def _let_in(
-        self,
-        method: str,
-        context: Any,
-        headers: Headers,
-        limit: ConcurrencyLimit,
-        deserialize: Any,
-        share: Share,
-        permits: list[Callable[[], None]],
-        *,
-        many: bool,
-    ) -> tuple[str, Any]:
-        """Who makes a call, and its request or requests; adds how to judge it again to `permits`."""
-        name = ""
-        if not many:
-            limit.check()
-        if self._gate is not None:
-            name = await self._gate.enter(method, context, headers)
-        if many:
-            receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
-            coming = requests(context, receiver, deserialize, self.budget, LARGEST_REQUEST)
-            return name, coming if self._gate is None else self._judged(coming, method, context, permits)
+    async def _request(
+        self, method: str, context: Any, deserialize: Any, share: Share, permits: list[Callable[[], None]]
+    ) -> Any:
+        """The request of a call; adds how to judge it again to `permits`."""
         if not self._knows(method, context):
-            return name, None
+            return None
         request = await self._one(context, deserialize, share)
         if self._gate is not None:
             permits.append(self._gate.judge(method, request))
-        return name, request
+        return request
+
+    def _requests(
+        self,
+        method: str,
+        context: Any,
+        limit: ConcurrencyLimit,
+        deserialize: Any,
+        client: Client,
+        permits: list[Callable[[], None]],
+    ) -> AsyncIterator[Any]:
+        """The requests of a call, as they come; adds how to judge the first one again to `permits`."""
+        receiver = None if limit in {_UNBOUNDED, self._others} else self._receiver
+        coming = requests(context, receiver, deserialize, self.budget, client, LARGEST_REQUEST)
+        return coming if self._gate is None else self._judged(coming, method, context, permits)
 
     async def _judged(
         self, requests: AsyncIterator[Any], method: str, context: Any, permits: list[Callable[[], None]]
@@ -416,22 +439,23 @@ def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
-def _told(method: str, error: Exception) -> Refusal | None:
-    """The client's error; None if the client has disconnected, or has got it already."""
+def _told(method: str, error: BaseException) -> tuple[Refusal | None, float]:
+    """The client's error, and the seconds until it is told; None if it has disconnected, or has got it already."""
     if isinstance(error, BrokerError):
         refusal = refusal_of(error)
         release(error)
-        return refusal
+        return refusal, error.pause if isinstance(error, ClientOverloaded) else 0.0
     if isinstance(error, grpc.aio.AbortError):
         # The call keeps it, and raises it once more when its servicer returns.
         release(error)
-        return None
+        return None, 0.0
     if isinstance(error, grpc.aio.InternalError):
         # gRPC's error for a stream that broke during a write: the client has disconnected.
         _of_clients.info("the client of %s is gone: %s", method, error)
         release(error)
-        return None
+        return None, 0.0
     incident = uuid.uuid4().hex[:12]
     logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error)
     release(error)
-    return Refusal(grpc.StatusCode.INTERNAL, f"Internal error; the broker's log tells more, incident {incident}.")
+    text = f"Internal error; the broker's log tells more, incident {incident}."
+    return Refusal(grpc.StatusCode.INTERNAL, text), 0.0

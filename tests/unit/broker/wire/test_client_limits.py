@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from broker.errors import ClientOverloaded, Overloaded
+from broker.errors import ClientOverloaded
 from broker.wire import client_limits
 from broker.wire.budget import Budget, Share
 from broker.wire.client_limits import MOST_WAITING, PACE, ClientBounds, ClientLimits
@@ -68,14 +68,14 @@ async def test_bytes_count_for_the_client_and_for_all() -> None:
     whole = Budget(1000)
     with limits.call("", ONE) as client, Share(whole) as first, Share(whole) as second:
         first.grow(60)
-        first.count_for(client.budget)
-        second.count_for(client.budget)
-        with pytest.raises(Overloaded):
+        first.count_for(client)
+        second.count_for(client)
+        with pytest.raises(ClientOverloaded, match="100 bytes of requests"):
             second.grow(60)
         assert (whole.taken, client.budget.taken) == (60, 60)
         second.grow(40)
         with limits.call("", TWO) as other, Share(whole) as third:
-            third.count_for(other.budget)
+            third.count_for(other)
             third.grow(100)
     assert whole.taken == 0
     with limits.call("", ONE) as client:
@@ -107,6 +107,25 @@ async def test_only_so_many_wait_for_their_refusal() -> None:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert limits._waiting == 0
+
+
+async def test_refusals_of_bytes_and_of_connections_are_paced_as_well() -> None:
+    limits = ClientLimits(ClientBounds(request_bytes=100, connections=1))
+    pauses = []
+    with limits.call("", ONE) as client, Share(Budget(1000)) as share:
+        share.count_for(client)
+        share.grow(100)
+        for _ in range(50):
+            with pytest.raises(ClientOverloaded) as refused:
+                share.grow(1)
+            pauses.append(refused.value.pause)
+        assert pauses[-1] >= pauses[0] + 49 * PACE / 2
+        pauses.clear()
+        for number in range(50):
+            with pytest.raises(ClientOverloaded) as refused:
+                limits.call("", f"{TWO}{number}").__enter__()
+            pauses.append(refused.value.pause)
+    assert pauses[-1] >= pauses[0] + 49 * PACE / 2
 
 
 async def test_refusals_of_one_client_are_paced() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
 from broker.errors import Overloaded
+from broker.wire.client_limits import ClientBounds
 from broker.wire.concurrency_limit import ConcurrencyLimit
 from broker.wire.interceptor import CallInterceptor
 
@@ -136,3 +138,84 @@ async def test_requests_of_those_who_are_known_and_of_other_services_are_read(
     unknown: Any = channel.unary_unary("/a.Other/One")
     assert await unknown(b"theirs") == b"served"
     assert door.decoded == [b"mine", b"mine", b"theirs"]
+
+
+class Waiting:
+    """A server whose one service waits until it is told to go on, and the records of its calls."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.go_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.failures: list[tuple[str, type[BaseException]]] = []
+        self.noted = asyncio.Event()
+        guard = CallInterceptor(max_calls=10, max_streams=10, recorder=self, client_bounds=ClientBounds(**bounds))
+        self.server = grpc.aio.server(interceptors=(guard,))
+        methods = {
+            "One": grpc.unary_unary_rpc_method_handler(self._one, bytes),
+            "Stream": grpc.unary_stream_rpc_method_handler(self._stream, bytes),
+            "Both": grpc.stream_stream_rpc_method_handler(self._both, bytes),
+        }
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Waiting", methods),))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+
+    def records(self, method: str) -> bool:
+        return bool(method)
+
+    async def changing(self, method: str, request: Any, context: Any) -> str:
+        return method
+
+    def failed(self, record: str, error: BaseException) -> None:
+        self.failures.append((record, type(error)))
+        self.noted.set()
+
+    async def _one(self, request: bytes, context: Any) -> bytes:
+        self.begun.set()
+        await self.go_on.wait()
+        return request
+
+    async def _stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield await self._one(request, context)
+
+    async def _both(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield await self._one(request, context)
+
+
+@pytest.mark.parametrize("method", ["One", "Stream"])
+async def test_that_a_client_gave_a_recorded_call_up_is_noted(method: str) -> None:
+    waiting = Waiting()
+    await waiting.server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{waiting.port}") as channel, asyncio.timeout(30):
+        call: Any = channel.stream_stream(f"/a.Waiting/{method}")()
+        await call.write(b"mine")
+        await waiting.begun.wait()
+        call.cancel()
+        await waiting.noted.wait()
+    assert waiting.failures == [(f"/a.Waiting/{method}", asyncio.CancelledError)]
+    await waiting.server.stop(None)
+
+
+@pytest.mark.parametrize("method", ["One", "Stream", "Both"])
+async def test_requests_of_streams_count_for_the_bytes_of_a_client(method: str) -> None:
+    waiting = Waiting(request_bytes=50_000)
+    await waiting.server.start()
+    large = b"x" * 30_000
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{waiting.port}") as channel, asyncio.timeout(30):
+        one: Any = channel.stream_stream(f"/a.Waiting/{method}")()
+        await one.write(large)
+        await waiting.begun.wait()
+        other: Any = channel.stream_stream(f"/a.Waiting/{method}")()
+        await other.write(large)
+        with suppress(grpc.aio.AioRpcError):
+            await other.read()
+        assert await other.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "bytes of requests" in await other.details()
+        waiting.go_on.set()
+        assert await one.read() == large
+        await one.done_writing()
+        assert await one.code() is grpc.StatusCode.OK
+        again: Any = channel.stream_stream(f"/a.Waiting/{method}")()
+        await again.write(large)
+        assert await again.read() == large
+        again.cancel()
+    await waiting.server.stop(None)
