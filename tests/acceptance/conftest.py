@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.client import Client
+from acceptance.guarded import guarded
 from support.brokers import BrokerProcess
 from support.databases import ALL_KINDS, KINDS
 from support.shared_brokers import Brokers
@@ -21,6 +22,7 @@ from support.slices import one_server_each
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from acceptance.guarded import World
     from support.databases import AnyKind
 
 # Short times, so that check after check can be waited for.
@@ -107,3 +109,10 @@ async def default_times(brokers: Brokers, kind: AnyKind) -> AsyncIterator[Client
     """A connection to a broker that checks at the times RocketMQ checks at."""
     async with Client(brokers.shared(kind, default=True).endpoint) as connected:
         yield connected
+
+
+@pytest.fixture
+async def world(kind: AnyKind, new_broker: Callable[..., BrokerProcess], tmp_path: Path) -> AsyncIterator[World]:
+    """A broker with access on, and its clients."""
+    async with guarded(kind, new_broker, tmp_path) as made:
+        yield made

@@ -54,6 +54,38 @@ async def test_calls_of_one_connection(new_broker: Callable[..., BrokerProcess])
         assert await codes([send(request) for _ in range(4)]) == [grpc.StatusCode.OK] * 4
 
 
+async def test_one_that_calls_now_and_then_does_not_wait_for_all_calls_of_a_greedy_one(
+    new_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = new_broker("sqlite")
+    client = Client(broker.endpoint)
+    topic = await client.make_topic()
+    await client.close()
+    request, done = producer_pb2.SendRequest(messages=[message(topic)]), 0
+
+    async def one(call: Any) -> None:
+        nonlocal done
+        await call
+        done += 1
+
+    async with (
+        grpc.aio.insecure_channel(broker.endpoint, options=OWN_CONNECTION) as greedy,
+        grpc.aio.insecure_channel(broker.endpoint, options=OWN_CONNECTION) as polite,
+    ):
+        send = producer_pb2_grpc.ProducerServiceStub(polite).Send
+        await send(request)
+        often = producer_pb2_grpc.ProducerServiceStub(greedy).Send
+        calls = [asyncio.create_task(one(often(request))) for _ in range(700)]
+        waited = []
+        while done < 400:
+            before = done
+            await send(request)
+            waited.append(done - before)
+        await asyncio.gather(*calls)
+    # First come, first served, it would be 700 for the first one. Until gRPC has handed all of them over, it is some.
+    assert sum(waited[len(waited) // 2 :]) / len(waited[len(waited) // 2 :]) < 60
+
+
 async def test_refusals_are_paced_and_say_when_to_come_back(new_broker: Callable[..., BrokerProcess]) -> None:
     broker = new_broker("sqlite", client_calls=1, client_streams=2)
     client = Client(broker.endpoint)
