@@ -287,7 +287,8 @@ def _put(file: Path, content: bytes) -> None:
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
-        if before is not None and (before.st_uid, before.st_gid) != (os.getuid(), os.getgid()):
+            made = os.fstat(opened.fileno())
+        if before is not None and (before.st_uid, before.st_gid) != (made.st_uid, made.st_gid):
             os.chown(name, before.st_uid, before.st_gid)
         Path(name).chmod(0o600 if before is None else before.st_mode & 0o777)
         Path(name).replace(file)

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from broker.domain.access import Action, Kind, Need
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, Limits
-from broker.errors import BrokerError, Denied, Unauthenticated
+from broker.errors import BrokerError, Denied, StorageUnavailable, Unauthenticated
 from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.services.auditing import CHANGE, Change
 from broker.services.judges import LONGEST_NAME
@@ -263,6 +263,16 @@ class Gate:
             caller.enter_send(waits=entry.waits)
         return caller.name
 
+    def enter_again(self, method: str) -> None:
+        """Lets a call in that has waited since, and others of its tenant may have sent.
+
+        Raises:
+            Overloaded: the tenant has used up its quota.
+        """
+        entry, caller = self._calls.get(method), CALLER.get()
+        if entry is not None and entry.sends is not None and caller.tenant:
+            caller.enter_send(waits=entry.waits)
+
     async def look_again(self, method: str, context: Any) -> None:
         """Finds out whether the caller of a stream is still known by what it has shown, as the same principal.
 
@@ -362,6 +372,9 @@ class ChangeRecorder:
         """Notes that a recorded call failed, or that its client gave it up."""
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             change.failed("cancelled: it may have been made")
+        elif isinstance(error, StorageUnavailable):
+            # A COMMIT without an answer may have taken effect.
+            change.failed(f"{error.reason}: it may have been made")
         else:
             change.failed(error.reason if isinstance(error, BrokerError) else type(error).__name__)
 

@@ -107,7 +107,12 @@ class Change:
             StorageUnavailable: it cannot be recorded; the change must not be made.
         """
         if not self._has_begun:
-            await self._audit.changing(replace(self._record, detail=detail) if detail else self._record)
+            try:
+                await self._audit.changing(replace(self._record, detail=detail) if detail else self._record)
+            except asyncio.CancelledError:
+                # It may be recorded by now.
+                self._audit.failed(self._record, "cancelled before it was made")
+                raise
             self._has_begun = True
 
     def failed(self, why: str) -> None:

@@ -11,7 +11,7 @@ from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.domain.group import GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
-from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Overloaded, Refused
 from broker.services.creations import Creations
 from broker.services.rights import CALLER, Numbered
 
@@ -166,6 +166,9 @@ class Catalog:
                 group = await self.create_group(name, most=MAX_GROUPS_MADE)
             except AlreadyExists:
                 group = await self._groups.find_group(name)
+            except Overloaded:
+                self._creations.not_made(CALLER.get().name)
+                raise
         if group is None:
             raise NotFound(
                 f"There is no consumer group {name!r}; create it with AdminService.CreateGroup.",
@@ -215,7 +218,11 @@ class Catalog:
                 return found
             _check_own(name, "producer_group")
             self._creations.check(CALLER.get().name)
-            known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
+            try:
+                known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
+            except Overloaded:
+                self._creations.not_made(CALLER.get().name)
+                raise
             self.numbered_producer_groups.note(known, name)
         return known
 

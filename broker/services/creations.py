@@ -44,3 +44,9 @@ class Creations:
                 " same names again, or create them with AdminService.CreateGroup.",
                 retry_after=max(1.0, began + WINDOW - now),
             )
+
+    def not_made(self, client: str) -> None:
+        """Counts one less: the one that was counted last was not made."""
+        if client in self._made:
+            began, count = self._made[client]
+            self._made[client] = began, max(0, count - 1)

@@ -60,9 +60,10 @@ class Judges:
 class _Memory:
     """What is known by one set of rules. Judges that last see by it whether what they know still counts."""
 
-    __slots__ = ("answers", "judges", "left", "rules", "version")
+    __slots__ = ("answers", "judges", "left", "mark", "rules", "version")
 
     def __init__(self, rules: Rules, version: int) -> None:
+        self.mark = object()
         self.rules = rules
         self.version = version
         self.judges: dict[tuple[Principal, Action, Kind], Judge] = {}
@@ -88,7 +89,8 @@ class Judge:
         self.action = action
         self.kind = kind
         self._judges = judges
-        self._known: tuple[_Memory | None, dict[str, bool]] = (None, {})
+        # Not the memory itself: it has the rules, and whoever does not call any more must not keep these.
+        self._known: tuple[object, dict[str, bool]] = (None, {})
 
     @property
     def version(self) -> int:
@@ -97,9 +99,10 @@ class Judge:
 
     def __call__(self, name: str) -> bool:
         """Whether they may do it with this one."""
-        memory, answers = self._known
-        if memory is not self._judges.memory:
-            memory, answers = self._begin()
+        memory = self._judges.memory
+        of, answers = self._known
+        if of is not memory.mark:
+            answers = self._begin(memory)
         known = answers.get(name)
         return self._find(memory, answers, name) if known is None else known
 
@@ -107,12 +110,12 @@ class Judge:
         """The same, without remembering it."""
         return self._judged(self._judges.memory.rules, name)
 
-    def _begin(self) -> tuple[_Memory, dict[str, bool]]:
-        memory, answers = self._judges.memory, dict[str, bool]()
+    def _begin(self, memory: _Memory) -> dict[str, bool]:
+        answers: dict[str, bool] = {}
         memory.answers.append(answers)
-        self._known = memory, answers
+        self._known = memory.mark, answers
         self._judges.count(memory)
-        return memory, answers
+        return answers
 
     def _find(self, memory: _Memory, answers: dict[str, bool], name: str) -> bool:
         known = self._judged(memory.rules, name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.domain.tenancy import EACH_TENANT, Quota, Usage, over_quota
-from broker.errors import Overloaded
+from broker.errors import BrokerError, Overloaded
 
 if TYPE_CHECKING:
     from broker.ports.access import QuotaStore
@@ -87,7 +87,7 @@ class Quotas:
 
     async def _refresh(self) -> None:
         self._quotas = {each.quota.tenant: each.quota for each in await self._store.quotas()}
-        until = time.monotonic() + ONE_TURN
+        until, failed = time.monotonic() + ONE_TURN, None
         # Those that have waited for longest come first: with many of them, not all get their turn.
         for tenant in sorted(self._tenants.values(), key=lambda each: each.measured_at):
             quota, now = self.of(tenant.name), time.monotonic()
@@ -95,11 +95,22 @@ class Quotas:
                 if not tenant.streams:
                     self._tenants.pop(tenant.name, None)
             elif now >= tenant.measure_at and now < until:
-                sent = tenant.unmeasured
-                tenant.usage = await self._store.usage(quota, tenant.name)
-                tenant.unmeasured -= sent
-                tenant.measured_at = now
-                tenant.measure_at = now + max(MEASURED_EVERY, (time.monotonic() - now) * (1 + REST))
+                try:
+                    await self._measure(tenant, quota)
+                except BrokerError as error:
+                    # Those after it are measured, nevertheless.
+                    failed = error
+                finally:
+                    tenant.measured_at = now
+                    tenant.measure_at = now + max(MEASURED_EVERY, (time.monotonic() - now) * (1 + REST))
+        if failed is not None:
+            raise failed
+
+    async def _measure(self, tenant: _Tenant, quota: Quota) -> None:
+        sent = tenant.unmeasured
+        if quota.retained_bytes or quota.pending_transactions:
+            tenant.usage = await self._store.usage(quota, tenant.name)
+        tenant.unmeasured -= sent
 
     def enter_send(self, name: str) -> None:
         """Lets a call in that sends, before its request is read.

@@ -25,7 +25,7 @@ from broker.wire.request_receiver import RequestReceiver
 from broker.wire.response_budget import ResponseBudget
 from broker.wire.status import Refusal, refusal_of
 from broker.wire.throttled_log import ThrottledLog
-from broker.wire.turns import NO_TURN, Turns
+from broker.wire.turns import NO_TURN, Turn, Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,6 +44,8 @@ BOUNDED = (
 )
 WAITING = frozenset({"/halfmq.v1.ConsumerService/Pull"})
 """Calls that wait for something most of the time, and take no turns."""
+MOST_WAITING = 1000
+"""Calls of one client that wait for their turn, where nothing else bounds them."""
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
@@ -74,6 +76,10 @@ class Gate(Protocol):
 
     async def enter(self, method: str, context: Any, headers: Headers) -> str:
         """Finds out who makes a call; raises BrokerError. Returns the name, which may be empty."""
+        ...
+
+    def enter_again(self, method: str) -> None:
+        """Lets a call in that has waited since; raises BrokerError."""
         ...
 
     async def look_again(self, method: str, context: Any) -> None:
@@ -221,18 +227,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     name = "" if self._gate is None else await self._gate.enter(method, context, headers)
                     with self._of_client(method, limit, name, context.peer()) as client:
                         share.count_for(client)
-                        with self._turns.turn(client.line) if takes_turns else NO_TURN as turn:
+                        knows = self._knows(method, context)
+                        # Those that wait are under way, too.
+                        with limit, self._turn(limit, client) if takes_turns and knows else NO_TURN as turn:
                             if turn.waits:
                                 await turn.begin()
+                                self._enter_again(method)
                             request = None
-                            if self._knows(method, context):
+                            if knows:
                                 request = await self._one(context, deserialize, share)
                                 if self._gate is not None:
                                     self._gate.judge(method, request)
                             if recorder is not None:
                                 record = await recorder.changing(method, request, context)
-                            with limit:
-                                response = await inner(request, context)
+                            response = await inner(request, context)
+                            # From here on it is made, whatever becomes of the answer.
+                            record = None
                     if response is not None and (give_back := self.responses.take(context, response)):
                         context.add_done_callback(give_back)  # type: ignore[arg-type]
                     return response
@@ -331,6 +341,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _recorder_of(self, method: str) -> Recorder | None:
         return self._recorder if self._recorder is not None and self._recorder.records(method) else None
+
+    def _turn(self, limit: ConcurrencyLimit, client: Client) -> Turn:
+        # Services that find out by themselves who calls limit what is under way themselves, once it has begun.
+        if limit is _UNBOUNDED and len(client.line.waiting) >= MOST_WAITING:
+            return NO_TURN
+        return self._turns.turn(client.line)
+
+    def _enter_again(self, method: str) -> None:
+        if self._gate is not None:
+            self._gate.enter_again(method)
 
     def _failed(self, record: Any, error: BaseException) -> None:
         if self._recorder is not None:

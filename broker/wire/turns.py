@@ -13,21 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AT_A_TIME = 5
-"""Calls of one client that are worked on while others call, too."""
-HERE_FOR = 1.0
-"""Seconds for which a client counts as one of those that call, at least; twice as long at most."""
+AT_A_TIME, BESIDE_FEW = 6, 20
+"""Calls of one client that are worked on while others call often, and while they call now and then."""
+HERE_FOR, OFTEN = 1.0, 10
+"""Seconds for which calls of others count, at least, and twice as long at most; how many are often."""
 AT_ONCE, IN_SECONDS = 4, 0.01
 """Calls of a client that begin at once, and in how many seconds: those that are made one by one do not wait."""
-STEP = 0.001
-"""Seconds between two steps, in which calls that wait begin."""
+STEP, MOST_OF_TIME = 0.001, 0.1
+"""Seconds between two steps, in which calls that wait begin, at least; the most of all time that steps take."""
+FEW = 2
+"""Calls that come in within a step if none wait inside of gRPC any more; of those that do it hands over 5 to 10."""
 LONGEST_PAUSE = 0.01
 """Seconds for which a client's calls do not go on because more of them come in."""
 SLOW = 0.1
@@ -44,7 +46,8 @@ class Line:
         waiting: those that wait for that, in order.
         counted_until: until when calls are counted together.
         counted: calls that came so far.
-        grows: whether more came to wait since the last step.
+        came: calls that came to wait since the last step.
+        is_quiet: whether hardly any was worked on at the last step.
         went_on_at: when calls that waited began last.
     """
 
@@ -53,7 +56,8 @@ class Line:
     waiting: deque[Turn] = field(default_factory=deque)
     counted_until: float = 0.0
     counted: int = 0
-    grows: bool = False
+    came: int = 0
+    is_quiet: bool = False
     went_on_at: float = 0.0
 
 
@@ -97,13 +101,12 @@ class Turn:
 class Turns:
     """Gives turns."""
 
-    def __init__(self, most: int = AT_A_TIME, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes how many calls of one client are worked on while others call, too."""
-        self._most = most
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Takes what tells the time, in seconds."""
         self._clock = clock
         self._here_until = 0.0
-        self._here: set[str] = set()
-        self._here_before: set[str] = set()
+        self._here: Counter[str] = Counter()
+        self._here_before: Counter[str] = Counter()
         self._lines: dict[Line, None] = {}
         self._next_step: asyncio.TimerHandle | None = None
 
@@ -115,17 +118,17 @@ class Turns:
         """Whether a call begins at once; otherwise it is told when it may."""
         now = self._clock()
         if now >= self._here_until:
-            self._here_before = self._here if now < self._here_until + HERE_FOR else set()
-            self._here, self._here_until = set(), now + HERE_FOR
-        self._here.add(line.client)
+            self._here_before = self._here if now < self._here_until + HERE_FOR else Counter()
+            self._here, self._here_until = Counter(), now + HERE_FOR
+        self._here[line.client] += 1
         if now >= line.counted_until:
             line.counted, line.counted_until = 0, now + IN_SECONDS
         line.counted += 1
-        if (line.counted <= AT_ONCE and not line.waiting) or not self._has_others(line):
+        if (line.counted <= AT_ONCE and not line.waiting) or self._most(line) is None:
             line.at_work[turn] = now
             return True
         line.waiting.append(turn)
-        line.grows = True
+        line.came += 1
         self._lines[line] = None
         if self._next_step is None:
             self._step_later()
@@ -139,11 +142,19 @@ class Turns:
             # It was given up.
             line.waiting.remove(turn)
 
-    def _has_others(self, line: Line) -> bool:
-        return len(self._here) > 1 or len(self._here_before) > 1 or not self._here_before <= {line.client}
+    def _most(self, line: Line) -> int | None:
+        """How many of a client may be worked on; None: any number, for nobody else calls."""
+        others = 0
+        for counted in (self._here, self._here_before):
+            for client, calls in counted.items():
+                if client != line.client:
+                    others += calls
+                    if others >= OFTEN:
+                        return AT_A_TIME
+        return BESIDE_FEW if others else None
 
-    def _step_later(self) -> None:
-        self._next_step = asyncio.get_running_loop().call_later(STEP, self._step)
+    def _step_later(self, pause: float = STEP) -> None:
+        self._next_step = asyncio.get_running_loop().call_later(pause, self._step)
 
     def _step(self) -> None:
         self._next_step = None
@@ -153,20 +164,23 @@ class Turns:
             if not line.waiting:
                 del self._lines[line]
         if self._lines:
-            self._step_later()
+            # With very many lines the steps are longer.
+            self._step_later(max(STEP, (self._clock() - now) / MOST_OF_TIME))
 
     def _go_on(self, line: Line, now: float) -> None:
-        """Lets some of a client begin."""
-        has_others = self._has_others(line)
-        if has_others and line.grows and now - line.went_on_at < LONGEST_PAUSE:
-            line.grows = False
-            return
-        line.grows, line.went_on_at = False, now
+        """Lets some of a client begin, if enough of those before have ended, and no others come in meanwhile."""
         for turn, began in list(line.at_work.items()):
             if began > now - SLOW:
                 break
             del line.at_work[turn]
-        room = self._most - len(line.at_work) if has_others else len(line.waiting)
+        most, came, was_quiet = self._most(line), line.came, line.is_quiet
+        line.came, line.is_quiet = 0, most is None or len(line.at_work) <= most // 2
+        if not line.is_quiet:
+            return
+        if most is not None and not (was_quiet and came <= FEW) and now - line.went_on_at < LONGEST_PAUSE:
+            return
+        line.is_quiet, line.went_on_at = False, now
+        room = len(line.waiting) if most is None else most - len(line.at_work)
         for _ in range(min(room, len(line.waiting))):
             turn = line.waiting.popleft()
             line.at_work[turn] = now

@@ -14,6 +14,7 @@ from broker.errors import AlreadyExists, Overloaded
 from broker.ports.delivery import JoinWork
 from broker.ports.epochs import SINK_GROUP, Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
+from broker.storage.catalog import quotas
 from conformance.world import HOUR, START, half, new_id, ok, sending
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ async def test_what_a_tenant_uses(store: Store) -> None:
     later = [sending(topics[f"{name}%orders"], "z" * 7, deliver_at=START + HOUR) for name in ("acme", "globex")]
     ok(await store.send(later))
     assert await store.usage(whole, "acme") == Usage(137, 2)
-    # What is not limited is not measured.
-    assert await store.usage(Quota("acme", topics=1), "acme") == Usage()
-    assert await store.usage(Quota("acme", retained_bytes=1), "acme") == Usage(137, 0)
+    # Bytes that are not limited are not measured.
+    assert await store.usage(Quota("acme", pending_transactions=1), "acme") == Usage(0, 2)
     assert await store.usage(whole, "globex") == Usage(1017, 1)
 
 
@@ -73,6 +73,14 @@ async def test_what_sinks_of_a_tenant_use(store: Store) -> None:
     assert await store.usage(whole, "acme") == Usage(200, 2)
     await store.commit_epoch(Epoch("acme%copy", "query", 0, False), {}, EpochWrites(position=b"x" * 1000))
     assert await store.usage(whole, "acme") == Usage(1200, 2)
+
+
+async def test_many_half_messages_count_by_the_size_of_some(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MOST_SIZES", 4)
+    topic = await store.create_topic("acme%orders", SETTINGS)
+    group = await store.producer_group_id("acme%shop")
+    ok(await store.prepare([PrepareWork(new_id(), group, [half(topic, "y" * 10)]) for _ in range(10)]))
+    assert await store.usage(Quota("acme", retained_bytes=1), "acme") == Usage(100, 10)
 
 
 async def test_no_more_are_made_than_a_quota_allows_however_many_ask(world: World, store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.domain.tenancy import EACH_TENANT, SEPARATOR, Quota, Usage, over_quota, tenant_of
@@ -33,11 +33,13 @@ _SCHEDULED = (
 _POSITIONS = f"SELECT COALESCE(SUM(LENGTH(position)), 0) FROM sink WHERE {_NAMED}"
 _OF_SINKS = "FROM sink s JOIN sink_transaction t ON t.sink_id = s.sink_id"
 _HALVES_OF_SINKS = (
-    f"SELECT COALESCE(SUM(h.size), 0) {_OF_SINKS} JOIN half_message h ON h.transaction_id = t.transaction_id"
-    " WHERE s.name >= ? AND s.name < ?"
+    f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size {_OF_SINKS}"
+    " JOIN half_message h ON h.transaction_id = t.transaction_id WHERE s.name >= ? AND s.name < ? LIMIT ?) some_of_them"
 )
-_PENDING_OF_SINKS = f"SELECT COUNT(*) {_OF_SINKS} WHERE s.name >= ? AND s.name < ?"
+_PENDING_OF_SINKS = f"SELECT COUNT(*), COALESCE(SUM(t.half_count), 0) {_OF_SINKS} WHERE s.name >= ? AND s.name < ?"
 _CHECKED = (TO_CHECK, LAST_CHECK_SENT, PARKED)
+MOST_SIZES = 10_000
+"""Half messages of a group, or of a tenant's sinks, whose sizes are looked at; more count as these on average."""
 FULL_FOR = 120.0
 """Seconds after which to ask again for a topic or a group: operators delete them."""
 
@@ -90,25 +92,44 @@ def usage(session: Session, quota: Quota, tenant: str) -> Usage:
     Uses topic_name, producer_group_name, half_due, sink_name, sink_epoch and scheduled_size.
     """
     names = _range(tenant)
-    retained = pending = 0
-    groups: list[int] = []
-    if quota.retained_bytes or quota.pending_transactions:
-        found = session.fetch(f"SELECT producer_group_id FROM producer_group WHERE {_NAMED}", names)
-        groups = [int(row[0]) for row in found]
+    retained = 0
+    found = session.fetch(f"SELECT producer_group_id FROM producer_group WHERE {_NAMED}", names)
+    groups = [int(row[0]) for row in found]
+    pending, halves = _counts(session, groups)
+    sinks, halves_of_sinks = session.fetch(_PENDING_OF_SINKS, names)[0]
     if quota.retained_bytes:
-        retained = sum(_number(session, query, names) for query in (_STORED, _SCHEDULED, _POSITIONS, _HALVES_OF_SINKS))
+        retained = sum(_number(session, query, names) for query in (_STORED, _SCHEDULED, _POSITIONS))
         retained += _number(session, _STORED, _range(f"{DEAD_LETTER_PREFIX}{tenant}"))
-        retained += _of_halves(session, "COALESCE(SUM(size), 0)", (NO_CHECKS, *_CHECKED), groups)
-    if quota.pending_transactions:
-        pending = _of_halves(session, "COUNT(*)", _CHECKED, groups) + _number(session, _PENDING_OF_SINKS, names)
-    return Usage(retained, pending)
+        retained += sum(_estimated(session, _some_of(session), each, count) for each, count in halves)
+        retained += _estimated(session, _HALVES_OF_SINKS, names, int(halves_of_sinks))
+    return Usage(retained, pending + int(sinks))
 
 
-def _of_halves(session: Session, what: str, states: Sequence[int], groups: Sequence[int]) -> int:
-    """Of half messages of some producer groups; a range of half_due for each state and group."""
-    query = f"SELECT {what} FROM half_message{session.dialect.by_index('half_due')}"
+def _counts(session: Session, groups: Sequence[int]) -> tuple[int, list[tuple[tuple[int, int], int]]]:
+    """Pending transactions of producer groups, and half messages by check state and group; from half_due alone."""
+    query = f"SELECT ?, ?, COUNT(*) FROM half_message{session.dialect.by_index('half_due')}"
     query += " WHERE check_state = ? AND producer_group_id = ?"
-    return sum(int(row[0]) for row in session.fetch_each(query, [(each, group) for each in states for group in groups]))
+    places = [(state, group) for state in (NO_CHECKS, *_CHECKED) for group in groups]
+    found = [
+        (int(state), int(group), int(count))
+        for state, group, count in session.fetch_each(query, [2 * p for p in places])
+    ]
+    pending = sum(count for state, _, count in found if state != NO_CHECKS)
+    return pending, [((state, group), count) for state, group, count in found if count]
+
+
+def _some_of(session: Session) -> str:
+    return (
+        "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size"
+        f" FROM half_message h{session.dialect.by_index('half_due')}"
+        " WHERE h.check_state = ? AND h.producer_group_id = ? LIMIT ?) some_of_them"
+    )
+
+
+def _estimated(session: Session, query: str, values: tuple[Any, ...], count: int) -> int:
+    """Bytes of so many half messages by the sizes of some: no index has these."""
+    some, size = session.fetch(query, (*values, MOST_SIZES))[0]
+    return int(size) * max(count, int(some)) // int(some) if some else 0
 
 
 def _range(tenant: str) -> tuple[str, str]:

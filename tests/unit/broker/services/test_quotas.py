@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.tenancy import EACH_TENANT, Quota, Usage
-from broker.errors import Overloaded
+from broker.errors import Overloaded, StorageUnavailable
 from broker.ports.access import StoredQuota
 from broker.services import quotas as services
 from broker.services.quotas import FORGOTTEN_AFTER, MEASURED_EVERY, Quotas
@@ -159,6 +159,25 @@ async def test_measuring_takes_a_twentieth_of_the_time_and_lets_others_have_turn
     now[0] += 2.0 * 20 - 3 * 2.0
     await quotas.refresh()
     assert stored.measured[3:] == ["acme"]
+
+
+async def test_one_that_cannot_be_measured_does_not_keep_others_from_it(now: list[float]) -> None:
+    quotas, stored = await of(Quota("big", retained_bytes=1000), Quota("small", retained_bytes=1000))
+    for tenant in ("big", "small"):
+        quotas.enter_send(tenant)
+
+    def fail() -> None:
+        if stored.measured[-1] == "big":
+            raise StorageUnavailable("it takes too long")
+
+    stored.pass_time = fail
+    for _ in range(20):
+        quotas.enter_send("small")
+        quotas.sent("small", 1, 600)
+        now[0] += MEASURED_EVERY
+        with pytest.raises(StorageUnavailable):
+            await quotas.refresh()
+    assert stored.measured.count("small") == stored.measured.count("big") == 20
 
 
 async def test_a_quota_that_is_removed_does_not_count_any_more() -> None:

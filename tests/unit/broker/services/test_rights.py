@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,11 +91,22 @@ def test_what_is_remembered_is_bounded_and_right(rules: Rules, monkeypatch: pyte
         assert remembered(judges) <= 100
     assert judges.version == version
     # A judge that is not asked any more keeps nothing of what was forgotten meanwhile.
-    memory, answers = kept._known
-    assert memory is not judges.memory
+    mark, answers = kept._known
+    assert mark is not judges.memory.mark
     assert answers == {}
-    assert memory is not None
-    assert not memory.judges
+
+
+def test_judges_that_are_not_asked_any_more_keep_no_rules() -> None:
+    judges = Judges()
+    kept, gone = [], []
+    for _ in range(10):
+        rules = Rules([])
+        gone.append(weakref.ref(rules))
+        judges.replace(rules)
+        del rules
+        kept.append(judges.judge(ALICE, Action.PUB, Kind.TOPIC))
+        kept[-1]("a")
+    assert [each() is None for each in gone] == [True] * 9 + [False]
 
 
 def test_what_was_forgotten_is_not_held_by_a_cycle() -> None:

@@ -6,7 +6,18 @@ from contextlib import suppress
 import pytest
 
 from broker.wire import turns as module
-from broker.wire.turns import AT_A_TIME, AT_ONCE, HERE_FOR, IN_SECONDS, LONGEST_PAUSE, SLOW, Line, Turns
+from broker.wire.turns import (
+    AT_A_TIME,
+    AT_ONCE,
+    BESIDE_FEW,
+    HERE_FOR,
+    IN_SECONDS,
+    LONGEST_PAUSE,
+    OFTEN,
+    SLOW,
+    Line,
+    Turns,
+)
 
 MANY = 50
 
@@ -71,16 +82,18 @@ async def test_who_is_alone_waits_for_nobody(turns: Turns) -> None:
 
 async def test_beside_others_a_few_begin_at_a_time_and_in_order(turns: Turns, clock: Clock) -> None:
     greedy, polite = Caller(turns, "greedy"), Caller(turns, "polite")
-    polite.call()
+    for _ in range(OFTEN):
+        polite.call()
     for _ in range(MANY):
         greedy.call()
     await asyncio.sleep(0)
     assert len(greedy.begun) == AT_ONCE
     await steps(clock)
-    assert len(greedy.begun) == AT_A_TIME
+    # Most of those before have to end first.
+    assert len(greedy.begun) == AT_ONCE
     polite.call()
     await asyncio.sleep(0)
-    assert len(polite.begun) == 2
+    assert len(polite.begun) == OFTEN + 1
     while len(greedy.begun) < MANY:
         before = len(greedy.begun)
         greedy.end.set()
@@ -115,7 +128,7 @@ async def test_when_the_others_are_gone_all_go_on(turns: Turns, clock: Clock) ->
     for _ in range(MANY):
         greedy.call()
     await steps(clock)
-    assert len(greedy.begun) == AT_A_TIME
+    assert len(greedy.begun) == BESIDE_FEW
     for _ in range(3):
         clock.now += HERE_FOR
         greedy.call()
@@ -125,14 +138,15 @@ async def test_when_the_others_are_gone_all_go_on(turns: Turns, clock: Clock) ->
 
 async def test_a_call_that_waits_for_something_gives_up_its_place(turns: Turns, clock: Clock) -> None:
     slow, other = Caller(turns, "slow"), Caller(turns, "other")
-    other.call()
+    for _ in range(OFTEN):
+        other.call()
     for _ in range(3 * AT_A_TIME):
         slow.call()
     await steps(clock)
-    assert len(slow.begun) == AT_A_TIME
+    assert len(slow.begun) == AT_ONCE
     clock.now += SLOW
     await steps(clock)
-    assert len(slow.begun) == 2 * AT_A_TIME
+    assert len(slow.begun) == AT_ONCE + AT_A_TIME
     slow.end.set()
     await steps(clock)
     await asyncio.gather(*slow.calls)
@@ -141,7 +155,8 @@ async def test_a_call_that_waits_for_something_gives_up_its_place(turns: Turns, 
 
 async def test_calls_that_are_given_up_leave_nothing(turns: Turns, clock: Clock) -> None:
     greedy, other = Caller(turns, "greedy"), Caller(turns, "other")
-    other.call()
+    for _ in range(OFTEN):
+        other.call()
     for _ in range(MANY):
         greedy.call()
     await steps(clock)
@@ -158,17 +173,23 @@ async def test_calls_that_are_given_up_leave_nothing(turns: Turns, clock: Clock)
 
 async def test_one_that_is_given_up_as_it_may_begin_lets_the_others_go_on(turns: Turns, clock: Clock) -> None:
     greedy, other = Caller(turns, "greedy"), Caller(turns, "other")
-    other.call()
+    for _ in range(OFTEN):
+        other.call()
     for _ in range(MANY):
         greedy.call()
+    greedy.end.set()
     await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    greedy.end.clear()
     clock.now += LONGEST_PAUSE
     turns._step()
-    turns._step()
-    assert len(greedy.line.at_work) == AT_A_TIME
+    assert (len(greedy.begun), len(greedy.line.at_work)) == (AT_ONCE, AT_A_TIME)
+    # They may begin, and none has yet.
     greedy.calls[AT_ONCE].cancel()
     with suppress(asyncio.CancelledError):
         await greedy.calls[AT_ONCE]
-    await steps(clock)
-    assert len(greedy.line.at_work) == AT_A_TIME
-    assert greedy.begun == [*range(AT_ONCE), AT_ONCE + 1]
+    await asyncio.sleep(0)
+    assert greedy.begun == [*range(AT_ONCE), *range(AT_ONCE + 1, AT_ONCE + AT_A_TIME)]
+    greedy.end.set()
+    await steps(clock, MANY)
+    assert len(greedy.begun) == MANY - 1
