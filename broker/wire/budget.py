@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from broker.errors import Overloaded
-
-if TYPE_CHECKING:
-    from broker.wire.client_limits import Client
 
 RETRY_AFTER = 0.2
 """Seconds after which a refused client may try again."""
@@ -49,18 +46,18 @@ class Budget:
 class Share:
     """One call's share of a budget, until it ends."""
 
-    __slots__ = ("_budget", "_client", "_size")
+    __slots__ = ("_budget", "_of_client", "_size")
 
     def __init__(self, budget: Budget) -> None:
         """Starts empty."""
         self._budget = budget
-        self._client: Client | None = None
+        self._of_client: Budget | None = None
         self._size = 0
 
-    def count_for(self, client: Client) -> None:
+    def count_for(self, client: Budget) -> None:
         """Counts for the budget of a client, too, from now on."""
-        client.budget.taken += self._size
-        self._client = client
+        client.taken += self._size
+        self._of_client = client
 
     def grow(self, size: int) -> None:
         """Acquires more.
@@ -69,9 +66,9 @@ class Share:
             Overloaded: the limit is reached, of all or of the client.
         """
         self._budget.take(size)
-        if self._client is not None:
+        if self._of_client is not None:
             try:
-                self._client.take(size)
+                self._of_client.take(size)
             except Overloaded:
                 self._budget.give_back(size)
                 raise
@@ -84,6 +81,6 @@ class Share:
     def __exit__(self, *_: object) -> None:
         """Releases all of it."""
         self._budget.give_back(self._size)
-        if self._client is not None:
-            self._client.budget.give_back(self._size)
+        if self._of_client is not None:
+            self._of_client.give_back(self._size)
         self._size = 0

@@ -75,6 +75,19 @@ class _Paced:
         return ClientOverloaded(what, most, RETRY_AFTER, pause=self.last_refusal - now)
 
 
+class _BudgetOfClient(Budget):
+    """Bytes of one client's requests; its refusals are paced."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._paced = _Paced()
+
+    def take(self, size: int) -> None:
+        if not self.has_room(size):
+            raise self._paced.refusal("bytes of requests", self.most)
+        self.taken += size
+
+
 @dataclass(slots=True, eq=False)
 class Client(_Paced):
     """What a client has under way.
@@ -90,16 +103,6 @@ class Client(_Paced):
     budget: Budget = field(default_factory=lambda: Budget(sys.maxsize))
     under_way: dict[str, int] = field(default_factory=lambda: {"calls": 0, "streams": 0, "watches": 0, "others": 0})
     is_remembered: bool = False
-
-    def take(self, size: int) -> None:
-        """Acquires bytes of requests; `budget.give_back` releases them.
-
-        Raises:
-            ClientOverloaded: it has too many under way; a single request is accepted whatever its size.
-        """
-        if not self.budget.has_room(size):
-            raise self.refusal("bytes of requests", self.budget.most)
-        self.budget.taken += size
 
 
 @dataclass(slots=True, eq=False)
@@ -152,7 +155,7 @@ class ClientLimits:
             client = self._clients.get(key)
             if client is None:
                 client = self._clients[key] = Client(
-                    line=Line(key), budget=Budget(self._bounds.request_bytes or sys.maxsize)
+                    line=Line(key), budget=_BudgetOfClient(self._bounds.request_bytes or sys.maxsize)
                 )
             if most and client.under_way[what] >= most:
                 raise client.refusal(what, most)

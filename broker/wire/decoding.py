@@ -109,7 +109,7 @@ async def requests(
     raw = await (context.read() if receiver is None else receiver.next(context, counted=False))
     while raw is not None and raw is not grpc.aio.EOF:
         with Share(budget) as share:
-            share.count_for(client)
+            share.count_for(client.budget)
             request = await decoded(raw, deserialize, share, largest)
             del raw
             yield request

@@ -226,7 +226,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     limit.check()
                     name = "" if self._gate is None else await self._gate.enter(method, context, headers)
                     with self._of_client(method, limit, name, context.peer()) as client:
-                        share.count_for(client)
+                        share.count_for(client.budget)
                         knows = self._knows(method, context)
                         # Those that wait are under way, too.
                         with limit, self._turn(limit, client) if takes_turns and knows else NO_TURN as turn:
@@ -285,7 +285,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         limit.check()
                     name = "" if self._gate is None else await self._gate.enter(method, context, headers)
                     with self._stream_of_client(method, name, context.peer()) as client:
-                        share.count_for(client)
+                        share.count_for(client.budget)
                         if many:
                             request = self._requests(method, context, limit, deserialize, client, permits)
                         else:

@@ -68,14 +68,14 @@ async def test_bytes_count_for_the_client_and_for_all() -> None:
     whole = Budget(1000)
     with limits.call("", ONE) as client, Share(whole) as first, Share(whole) as second:
         first.grow(60)
-        first.count_for(client)
-        second.count_for(client)
+        first.count_for(client.budget)
+        second.count_for(client.budget)
         with pytest.raises(ClientOverloaded, match="100 bytes of requests"):
             second.grow(60)
         assert (whole.taken, client.budget.taken) == (60, 60)
         second.grow(40)
         with limits.call("", TWO) as other, Share(whole) as third:
-            third.count_for(other)
+            third.count_for(other.budget)
             third.grow(100)
     assert whole.taken == 0
     with limits.call("", ONE) as client:
@@ -113,7 +113,7 @@ async def test_refusals_of_bytes_and_of_connections_are_paced_as_well() -> None:
     limits = ClientLimits(ClientBounds(request_bytes=100, connections=1))
     pauses = []
     with limits.call("", ONE) as client, Share(Budget(1000)) as share:
-        share.count_for(client)
+        share.count_for(client.budget)
         share.grow(100)
         for _ in range(50):
             with pytest.raises(ClientOverloaded) as refused:
