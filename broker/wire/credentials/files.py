@@ -51,6 +51,8 @@ class WatchedFile(Generic[Content]):
         self._looked_at = now
         state = self._look()
         if state is None or state == self._state:
+            # One that is gone is another one when it is back, however much it looks like the one before.
+            self._state = state
             return self._content
         self._state = state
         try:

@@ -102,7 +102,7 @@ class TestTheFileWhileItServes:
         file.unlink()
         assert watched.content() is first
         (logged,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-        assert "what it held before stays in use" in logged.message
+        assert "what it held before stays in use" in logged.getMessage()
         file.write_text(f'[bob]\nsha256 = ["{B}"]')
         assert watched.content() == {B: Principal("bob")}
 
