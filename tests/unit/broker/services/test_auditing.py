@@ -9,7 +9,7 @@ import pytest
 from broker.errors import StorageUnavailable
 from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.services import auditing
-from broker.services.auditing import MERGED_FOR, MOST_DIFFERENT, MOST_OF_ONE, MOST_OTHERS, Audit
+from broker.services.auditing import MERGED_FOR, MOST_DIFFERENT, MOST_OF_ONE, MOST_OTHERS, Audit, Change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,3 +150,25 @@ async def test_nothing_is_lost_while_the_database_is_away(audit: Audit, kept: Ke
     await audit.flush()
     failed = replace(CHANGE, outcome=AuditOutcome.FAILED, detail="TOPIC_IN_USE")
     assert kept.taken() == [replace(DENIED, times=4), failed]
+
+
+async def test_a_change_that_is_given_up_while_it_is_recorded_is_noted(
+    audit: Audit, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(records: Sequence[AuditRecord]) -> None:
+        kept.records += records
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(kept, "append_audit", never)
+    change = Change(audit, CHANGE)
+    beginning = asyncio.ensure_future(change.begins())
+    await asyncio.sleep(0)
+    beginning.cancel()
+    await asyncio.gather(beginning, return_exceptions=True)
+    monkeypatch.undo()
+    change.failed("not again")
+    await audit.flush()
+    assert kept.taken() == [
+        CHANGE,
+        replace(CHANGE, outcome=AuditOutcome.FAILED, detail="cancelled before it was made"),
+    ]

@@ -44,3 +44,13 @@ def test_names_are_bounded() -> None:
     for number in range(MOST_NAMES + 100):
         made.check(f"client {number}")
     assert len(made._made) == MOST_NAMES
+
+
+def test_what_was_not_made_does_not_count() -> None:
+    made = Creations(1)
+    made.check("alice")
+    made.not_made("alice")
+    made.not_made("nobody")
+    made.check("alice")
+    with pytest.raises(Overloaded):
+        made.check("alice")
