@@ -15,11 +15,13 @@ import pytest
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.lease import Receipt
 from broker.domain.message import Message
+from broker.domain.tenancy import Quota
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.ports.delivery import Claimed, ClaimWork, ExtendWork, NackWork
 from broker.ports.log import RecallWork, SendWork
 from broker.ports.queries import MessageSearch
 from broker.ports.transactions import Half, PrepareWork, TransactionFilter, VerdictWork
+from broker.storage.catalog import quotas
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.group_views import GroupMemory
@@ -379,6 +381,24 @@ def test_polls_read_a_few_rows_a_group(past: Past, name: str) -> None:
     measured = past.reads(work)
     assert measured.result == expected
     assert measured.reads <= 6 * groups + 10
+    plans_hold(past, measured)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_what_a_tenant_uses_is_found_by_its_names(past: Past, stale: bool) -> None:
+    past.pretend(stale=stale)
+
+    def work(session: Session) -> Any:
+        session.run("UPDATE producer_group SET name = 'acme%shop' WHERE producer_group_id = 1")
+        session.run("UPDATE topic SET name = 'acme%orders' WHERE topic_id = 1")
+        before = len(session.statements)  # type: ignore[attr-defined]
+        used = quotas.usage(session, Quota("acme", retained_bytes=1, pending_transactions=1), "acme")
+        del session.statements[:before]  # type: ignore[attr-defined]
+        return used
+
+    measured = past.reads(work)
+    assert measured.result.pending_transactions > 0
+    assert measured.result.retained_bytes > 0
     plans_hold(past, measured)
 
 

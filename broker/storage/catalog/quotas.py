@@ -22,21 +22,7 @@ _TOPICS = f"SELECT COUNT(*) FROM topic WHERE {_NAMED} AND deleted_at IS NULL"
 # The members of broadcasting groups have names that begin with those of their groups.
 _CONSUMER_GROUPS = f"SELECT COUNT(*) FROM consumer_group WHERE {_NAMED}"
 _PRODUCER_GROUPS = f"SELECT COUNT(*) FROM producer_group WHERE {_NAMED}"
-_STORED = (
-    "SELECT COALESCE(SUM(q.stored_bytes), 0) FROM topic t JOIN queue q ON q.topic_id = t.topic_id"
-    " WHERE t.name >= ? AND t.name < ? AND q.deleted_at IS NULL"
-)
-_SCHEDULED = (
-    "SELECT COALESCE(SUM(s.size), 0) FROM topic t JOIN scheduled_message s ON s.topic_id = t.topic_id"
-    " WHERE t.name >= ? AND t.name < ?"
-)
 _POSITIONS = f"SELECT COALESCE(SUM(LENGTH(position)), 0) FROM sink WHERE {_NAMED}"
-_OF_SINKS = "FROM sink s JOIN sink_transaction t ON t.sink_id = s.sink_id"
-_HALVES_OF_SINKS = (
-    f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size {_OF_SINKS}"
-    " JOIN half_message h ON h.transaction_id = t.transaction_id WHERE s.name >= ? AND s.name < ? LIMIT ?) some_of_them"
-)
-_PENDING_OF_SINKS = f"SELECT COUNT(*), COALESCE(SUM(t.half_count), 0) {_OF_SINKS} WHERE s.name >= ? AND s.name < ?"
 _CHECKED = (TO_CHECK, LAST_CHECK_SENT, PARKED)
 MOST_SIZES = 10_000
 """Half messages of a group, or of a tenant's sinks, whose sizes are looked at; more count as these on average."""
@@ -95,14 +81,36 @@ def usage(session: Session, quota: Quota, tenant: str) -> Usage:
     retained = 0
     found = session.fetch(f"SELECT producer_group_id FROM producer_group WHERE {_NAMED}", names)
     groups = [int(row[0]) for row in found]
+    sinks = [int(row[0]) for row in session.fetch(f"SELECT sink_id FROM sink WHERE {_NAMED}", names)]
     pending, halves = _counts(session, groups)
-    sinks, halves_of_sinks = session.fetch(_PENDING_OF_SINKS, names)[0]
+    of_sinks = _counts_of_sinks(session, sinks)
     if quota.retained_bytes:
-        retained = sum(_number(session, query, names) for query in (_STORED, _SCHEDULED, _POSITIONS))
-        retained += _number(session, _STORED, _range(f"{DEAD_LETTER_PREFIX}{tenant}"))
-        retained += sum(_estimated(session, _some_of(session), each, count) for each, count in halves)
-        retained += _estimated(session, _HALVES_OF_SINKS, names, int(halves_of_sinks))
-    return Usage(retained, pending + int(sinks))
+        stored, scheduled = _of_topics(session)
+        retained = sum(_number(session, query, names) for query in (stored, scheduled, _POSITIONS))
+        retained += _number(session, stored, _range(f"{DEAD_LETTER_PREFIX}{tenant}"))
+        retained += sum(_estimated(session, _some(session), place, count) for place, count in halves)
+        retained += sum(_estimated(session, _some_of_sink(session), (sink,), count) for sink, _, count in of_sinks)
+    return Usage(retained, pending + sum(transactions for _, transactions, _ in of_sinks))
+
+
+def _of_topics(session: Session) -> tuple[str, str]:
+    """Queries for the bytes of topics by their names: in queues, and scheduled."""
+    dialect, named = session.dialect, "WHERE own.name >= ? AND own.name < ?"
+    return (
+        f"SELECT COALESCE(SUM(q.stored_bytes), 0) FROM topic own {dialect.joined_to} queue q"
+        f" ON q.topic_id = own.topic_id {named} AND q.deleted_at IS NULL",
+        f"SELECT COALESCE(SUM(s.size), 0) FROM topic own {dialect.joined_to}"
+        f" scheduled_message s{dialect.by_index('scheduled_size')} ON s.topic_id = own.topic_id {named}",
+    )
+
+
+def _counts_of_sinks(session: Session, sinks: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Numbers of sinks that have something that waits, their transactions and half messages; ranges of sink_epoch."""
+    query = "SELECT sink_id, COUNT(*), SUM(half_count) FROM sink_transaction"
+    query += f"{session.dialect.by_index('sink_epoch')} WHERE sink_id"
+    return [
+        (int(sink), int(own), int(halves)) for sink, own, halves in session.fetch_in(query, sinks, " GROUP BY sink_id")
+    ]
 
 
 def _counts(session: Session, groups: Sequence[int]) -> tuple[int, list[tuple[tuple[int, int], int]]]:
@@ -118,11 +126,20 @@ def _counts(session: Session, groups: Sequence[int]) -> tuple[int, list[tuple[tu
     return pending, [((state, group), count) for state, group, count in found if count]
 
 
-def _some_of(session: Session) -> str:
+def _some(session: Session) -> str:
     return (
         "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size"
         f" FROM half_message h{session.dialect.by_index('half_due')}"
         " WHERE h.check_state = ? AND h.producer_group_id = ? LIMIT ?) some_of_them"
+    )
+
+
+def _some_of_sink(session: Session) -> str:
+    dialect = session.dialect
+    return (
+        "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size"
+        f" FROM sink_transaction e{dialect.by_index('sink_epoch')} {dialect.joined_to} half_message h{dialect.by_key}"
+        " ON h.transaction_id = e.transaction_id WHERE e.sink_id = ? LIMIT ?) some_of_them"
     )
 
 
