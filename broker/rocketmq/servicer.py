@@ -165,6 +165,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
                             self._callers.look_again(context)
                             yield each
         except (BrokerError, Exception) as error:
+            await self._pause(error)
             told = _told(error)
             yield service_pb2.TelemetryCommand(status=told)
             context.set_code(grpc_code_of(error))
@@ -173,27 +174,34 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
     async def _answer(self, context: Any, request: Any, work: _Work, response: Any) -> Any:
         try:
             with self._calls:
-                caller = self._let_in(request, context)
-                with self._limits.call(CALLER.get().name, context.peer()):
+                caller = self._known(request, context)
+                with self._limits.call(CALLER.get().name, context.peer()) as client, self._limits.turn(client) as turn:
+                    if turn.waits:
+                        await turn.begin()
+                    judge(request, caller)
                     return await work(request, caller)
         except (BrokerError, Exception) as error:
-            if isinstance(error, ClientOverloaded):
-                await self._limits.wait(error.pause)
+            await self._pause(error)
             return response(status=_told(error))
 
-    def _let_in(self, request: Any, context: Any) -> Caller:
-        """Who makes a call, if they may; the request of a caller who was not known has not been read, and is None."""
+    async def _pause(self, error: Exception) -> None:
+        """Refusals of one client are told one by one."""
+        if isinstance(error, ClientOverloaded):
+            await self._limits.wait(error.pause)
+
+    def _known(self, request: Any, context: Any) -> Caller:
+        """Who makes a call; the request of a caller who was not known has not been read, and is None."""
         caller = self._callers.caller(context)
         if request is None:
             # It would be known now: the keys were replaced in between.
             raise Unauthorized("The call came before its access key was known here; make it again.")
-        judge(request, caller)
         return caller
 
     async def _stream(self, context: Any, request: Any, work: _Stream, response: Any) -> AsyncIterator[Any]:
         try:
             with self._streams:
-                caller = self._let_in(request, context)
+                caller = self._known(request, context)
+                judge(request, caller)
                 with self._limits.stream(CALLER.get().name, context.peer()), CALLER.get().stream():
                     async with aclosing(work(request, caller)) as parts:
                         async for each in parts:
@@ -202,6 +210,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
                             judge(request, caller)
                             yield each
         except (BrokerError, Exception) as error:
+            await self._pause(error)
             yield response(status=_told(error))
 
 

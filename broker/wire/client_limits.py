@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 from broker.errors import ClientOverloaded
 from broker.wire.budget import RETRY_AFTER, Budget
-from broker.wire.turns import Line
+from broker.wire.turns import Line, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+
+    from broker.wire.turns import Turn
 
 SHARE = 0.75
 """Of what a broker takes, that one client may have, unless it is told otherwise."""
@@ -124,6 +126,7 @@ class ClientLimits:
         self._clients: dict[str, Client] = {}
         self._connections: dict[str, _Connections] = {}
         self._waiting = 0
+        self._turns = Turns()
 
     def call(self, name: str, peer: str, *, counted: bool = True) -> AbstractContextManager[Client]:
         """Counts a call while it lasts.
@@ -183,6 +186,10 @@ class ClientLimits:
     def _forget_later(self, key: str, client: Client) -> None:
         client.is_remembered = False
         self._forget(key, client)
+
+    def turn(self, client: Client) -> Turn:
+        """Has a call of a client take turns with those of others while it lasts."""
+        return self._turns.turn(client.line)
 
     async def wait(self, pause: float) -> None:
         """Lets a client wait for its refusal; not too many at a time."""

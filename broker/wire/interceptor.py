@@ -25,7 +25,7 @@ from broker.wire.request_receiver import RequestReceiver
 from broker.wire.response_budget import ResponseBudget
 from broker.wire.status import Refusal, refusal_of
 from broker.wire.throttled_log import ThrottledLog
-from broker.wire.turns import NO_TURN, Turn, Turns
+from broker.wire.turns import NO_TURN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,8 +44,6 @@ BOUNDED = (
 )
 WAITING = frozenset({"/halfmq.v1.ConsumerService/Pull"})
 """Calls that wait for something most of the time, and take no turns."""
-MOST_WAITING = 1000
-"""Calls of one client that wait for their turn, where nothing else bounds them."""
 LOOK_UPS = "/halfmq.v1.QueryService/"
 MOST_LOOK_UPS = 64
 OPERATORS = "/halfmq.v1.AdminService/"
@@ -155,7 +153,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self.budget = Budget(max_request_bytes)
         self.responses = ResponseBudget(max_request_bytes)
         self.known_to: dict[str, Callable[[Any], bool]] = {}
-        self._turns = Turns()
         self._writing = ConcurrencyLimit("refused streams", MOST_WRITING)
         self._receiver = RequestReceiver(self.budget, LARGEST_REQUEST)
         self._look_ups = ConcurrencyLimit("look-ups", MOST_LOOK_UPS)
@@ -215,7 +212,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         limit: ConcurrencyLimit,
     ) -> Any:
         recorder = self._recorder_of(method)
-        takes_turns = (limit is self.calls and method not in WAITING) or self._counts_itself(method)
+        takes_turns = limit is self.calls and method not in WAITING
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._observe(method, context)
@@ -227,14 +224,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     name = "" if self._gate is None else await self._gate.enter(method, context, headers)
                     with self._of_client(method, limit, name, context.peer()) as client:
                         share.count_for(client.budget)
-                        knows = self._knows(method, context)
                         # Those that wait are under way, too.
-                        with limit, self._turn(limit, client) if takes_turns and knows else NO_TURN as turn:
+                        with limit, self.clients.turn(client) if takes_turns else NO_TURN as turn:
                             if turn.waits:
                                 await turn.begin()
                                 self._enter_again(method)
                             request = None
-                            if knows:
+                            if self._knows(method, context):
                                 request = await self._one(context, deserialize, share)
                                 if self._gate is not None:
                                     self._gate.judge(method, request)
@@ -341,12 +337,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _recorder_of(self, method: str) -> Recorder | None:
         return self._recorder if self._recorder is not None and self._recorder.records(method) else None
-
-    def _turn(self, limit: ConcurrencyLimit, client: Client) -> Turn:
-        # Services that find out by themselves who calls limit what is under way themselves, once it has begun.
-        if limit is _UNBOUNDED and len(client.line.waiting) >= MOST_WAITING:
-            return NO_TURN
-        return self._turns.turn(client.line)
 
     def _enter_again(self, method: str) -> None:
         if self._gate is not None:

@@ -140,17 +140,6 @@ async def test_requests_of_those_who_are_known_and_of_other_services_are_read(
     assert door.decoded == [b"mine", b"mine", b"theirs"]
 
 
-async def test_those_whom_the_service_does_not_know_are_nobody_to_whom_others_leave_turns(
-    door: Door, channel: grpc.aio.Channel
-) -> None:
-    call: Any = channel.unary_unary("/a.Judging/One")
-    for _ in range(20):
-        assert await call(b"theirs") == b"refused"
-    assert not door.guard._turns._here
-    assert await call(b"mine", metadata=KNOWN) == b"served"
-    assert len(door.guard._turns._here) == 1
-
-
 class Waiting:
     """A server whose one service waits until it is told to go on, and the records of its calls."""
 
