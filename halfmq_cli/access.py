@@ -49,12 +49,12 @@ def token(
     tokens: Annotated[Path, typer.Option(help="The file of tokens, which brokers have as access_tokens.")],
     role: Annotated[list[str] | None, typer.Option(help="A role that it has; may be repeated.")] = None,
     tenant: Annotated[str, typer.Option(help="Its tenant [none].")] = "",
-    replace: Annotated[bool, typer.Option(help="Drop the tokens that it has. [keep them]")] = False,
+    replace: Annotated[bool, typer.Option(help="Refuse the tokens that it has from now on. [keep them]")] = False,
 ) -> None:
     """Make a token and print it; the file gets its hash, and brokers read the file again by themselves.
 
-    A token is changed in three steps: make a further one, give it to the client, and make one more with --replace or
-    delete the first hash from the file.
+    A token is changed in three steps: make a further one, give it to the client, and delete the first hash from the
+    file. With --replace the client is refused until it has the new one: that is for a token that was lost or leaked.
     """
     made = new_token()
     try:
@@ -116,13 +116,20 @@ def revoke(
     table_prefix: TablePrefix = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Remove rules, and print those that were there."""
+    """Remove rules, and print those that were there; with a number that no rule has it ends with 1."""
 
     async def remove(store: Store) -> list[StoredRule]:
         await _record(store, "revoke", "access", " ".join(map(str, numbers)))
         return await store.revoke(numbers)
 
-    _print(_with_store(remove, database, database_file, table_prefix, config_file))
+    removed = _with_store(remove, database, database_file, table_prefix, config_file)
+    _print(removed)
+    missing = sorted(set(numbers) - {each.rule_id for each in removed})
+    if missing:
+        sys.stderr.write(
+            f"halfmq: no rule has the number {', '.join(map(str, missing))}; `halfmq access rules` lists them\n"
+        )
+        raise SystemExit(1)
 
 
 def quota(

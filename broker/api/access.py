@@ -187,7 +187,7 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}QueryService/GetMessage": _ITEMS,
     f"{_V1}QueryService/FindMessages": Entry(_topic(Action.GET)),
     f"{_V1}QueryService/GetTimeline": _ITEMS,
-    f"{_V1}SinkService/PrepareEpoch": Entry(lambda r: [*_epoch(r), *_topics_of(r.messages)], sends=_sends),
+    f"{_V1}SinkService/PrepareEpoch": Entry(lambda r: [*_epoch(r), *_topics_of(r.messages)], sends=_sends, waits=True),
     f"{_V1}SinkService/CommitEpoch": Entry(_commit_epoch, sends=_prepares),
     f"{_V1}SinkService/AbortEpoch": Entry(_epoch),
     f"{_V1}SinkService/GetSink": Entry(lambda request: [Need(Action.GET, Kind.SINK, request.sink)]),

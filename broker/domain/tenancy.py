@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.errors import InvalidArgument, Overloaded
@@ -74,8 +74,9 @@ class Quota:
                 "A tenant is 1 to 40 letters, digits, - and _; or * for each one without a quota of its own.",
                 field="quota.tenant",
             )
-        if not all(0 <= limit <= LARGEST_LIMIT for limit in self.limits):
-            raise InvalidArgument(f"A limit is between 0 (none) and {LARGEST_LIMIT}.", field="quota")
+        for each in fields(self)[1:]:
+            if not 0 <= getattr(self, each.name) <= LARGEST_LIMIT:
+                raise InvalidArgument(f"A limit is between 0 (none) and {LARGEST_LIMIT}.", field=f"quota.{each.name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +41,11 @@ from halfmq.v1 import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from acceptance.guarded import World
+    from support.brokers import BrokerProcess
 
 
 def jwt_of(key: Any = None, **claims: Any) -> str:
@@ -332,3 +336,21 @@ def test_tokens_are_made_and_changed_by_the_command(tmp_path: Path) -> None:
     third = halfmq("access", "token", "alice", f"--tokens={file}", "--replace").strip()
     assert read_tokens(file.read_bytes()) == {hash_of(third): alice}
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_rule_that_is_not_there_is_named(new_broker: Callable[..., BrokerProcess]) -> None:
+    database = new_broker("sqlite").database
+    halfmq("access", "grant", "user:bob", "produce", "topic", "a", f"--database={database}")
+    command = [sys.executable, "-m", "halfmq_cli", "access", "revoke", "1", "77", f"--database={database}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "user:bob" in done.stdout
+    assert "no rule has the number 77;" in done.stderr
+
+
+def test_a_name_that_cannot_be_one_is_refused_as_such(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "halfmq_cli", "access", "token", "é🎩", f"--tokens={tmp_path / 'tokens.toml'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("halfmq: name: A name has up to 100 letters")
+    assert list(tmp_path.iterdir()) == []

@@ -29,6 +29,7 @@ FIELD = "access_tokens"
 PREFIX = "halfmq_"
 """Of every token, so that scanners for leaked secrets find them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_OF_NAMES = "up to 100 letters, digits and . _ @ -, a letter or digit first"
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEYS = {"sha256", "roles", "tenant"}
 
@@ -57,7 +58,7 @@ def read_tokens(raw: bytes) -> dict[str, Principal]:
     found: dict[str, Principal] = {}
     for name, table in tables.items():
         if not _NAME.fullmatch(name):
-            raise _wrong(name, "a name has up to 100 letters, digits and . _ @ -, a letter or digit first")
+            raise _wrong(name, f"a name has {_OF_NAMES}")
         if not isinstance(table, dict) or not table.keys() <= _KEYS:
             raise _wrong(name, f"a table has {', '.join(sorted(_KEYS))}")
         hashes = _list_of(table.get("sha256"), _HASH)
@@ -101,6 +102,8 @@ def with_token(raw: bytes, name: str, new: str, *, roles: Sequence[str], tenant:
     Raises:
         ConfigurationError: the content is wrong, before or then.
     """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"A name has {_OF_NAMES}.", field="name")
     read_tokens(raw)
     tables = tomllib.loads(raw.decode())
     table = tables.setdefault(name, {})

@@ -347,3 +347,9 @@ async def test_whoever_shows_nothing_or_something_wrong_gets_one_answer(running:
         assert (await refusal(unknown(b"")))[0] is grpc.StatusCode.UNIMPLEMENTED
     assert {code for code, _ in answers} == {grpc.StatusCode.UNAUTHENTICATED}
     assert len(answers) == 1
+
+
+def test_what_waits_for_a_verdict_counts_for_the_quota_of_that_also_from_sinks() -> None:
+    waiting = {call for call, entry in CALLS.items() if entry.waits}
+    assert waiting == {"/halfmq.v1.TransactionService/Prepare", "/halfmq.v1.SinkService/PrepareEpoch"}
+    assert all(CALLS[call].sends is not None for call in waiting)

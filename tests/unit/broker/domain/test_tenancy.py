@@ -56,8 +56,8 @@ def test_inside_of_a_tenant_the_rules_decide() -> None:
     [
         (Quota("a%b"), "quota.tenant"),
         (Quota(""), "quota.tenant"),
-        (Quota("acme", topics=-1), "quota"),
-        (Quota("acme", streams=LARGEST_LIMIT + 1), "quota"),
+        (Quota("acme", topics=-1), "quota.topics"),
+        (Quota("acme", streams=LARGEST_LIMIT + 1), "quota.streams"),
     ],
 )
 def test_a_quota_that_is_wrong(quota: Quota, field: str) -> None:
