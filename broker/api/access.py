@@ -259,8 +259,7 @@ class Gate:
         CALLER.set(caller)
         if entry is None:
             raise Denied
-        if entry.sends is not None and caller.tenant:
-            caller.enter_send(waits=entry.waits)
+        _enter_send(entry, caller)
         return caller.name
 
     def enter_again(self, method: str) -> None:
@@ -269,9 +268,8 @@ class Gate:
         Raises:
             Overloaded: the tenant has used up its quota.
         """
-        entry, caller = self._calls.get(method), CALLER.get()
-        if entry is not None and entry.sends is not None and caller.tenant:
-            caller.enter_send(waits=entry.waits)
+        if (entry := self._calls.get(method)) is not None:
+            _enter_send(entry, CALLER.get())
 
     async def look_again(self, method: str, context: Any) -> None:
         """Finds out whether the caller of a stream is still known by what it has shown, as the same principal.
@@ -310,6 +308,11 @@ class Gate:
             Overloaded: the tenant has as many as it may have.
         """
         return CALLER.get().stream()
+
+
+def _enter_send(entry: Entry, caller: Caller) -> None:
+    if entry.sends is not None and caller.tenant:
+        caller.enter_send(waits=entry.waits)
 
 
 class _Permit:

@@ -58,7 +58,6 @@ class _Tenant:
     messages: _Rate = field(default_factory=_Rate)
     size: _Rate = field(default_factory=_Rate)
     usage: Usage = field(default_factory=Usage)
-    measured_at: float = float("-inf")
     measure_at: float = float("-inf")
     unmeasured: int = 0
     """Bytes that were sent since the last measurement began."""
@@ -88,8 +87,8 @@ class Quotas:
     async def _refresh(self) -> None:
         self._quotas = {each.quota.tenant: each.quota for each in await self._store.quotas()}
         until, failed = time.monotonic() + ONE_TURN, None
-        # Those that have waited for longest come first: with many of them, not all get their turn.
-        for tenant in sorted(self._tenants.values(), key=lambda each: each.measured_at):
+        # Those that are due for longest come first: with many of them, not all get their turn.
+        for tenant in sorted(self._tenants.values(), key=lambda each: each.measure_at):
             quota, now = self.of(tenant.name), time.monotonic()
             if quota is None or (now - tenant.called_at > FORGOTTEN_AFTER and not tenant.streams):
                 if not tenant.streams:
@@ -101,7 +100,6 @@ class Quotas:
                     # Those after it are measured, nevertheless.
                     failed = error
                 finally:
-                    tenant.measured_at = now
                     tenant.measure_at = now + max(MEASURED_EVERY, (time.monotonic() - now) * (1 + REST))
         if failed is not None:
             raise failed

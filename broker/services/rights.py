@@ -60,10 +60,6 @@ class Rights:
         """Grows whenever the rules have changed."""
         return self._judges.version
 
-    def allow(self, principal: Principal, need: Need) -> bool:
-        """Whether a principal may do this; also from threads of the storage."""
-        return self.judge(principal, need.action, need.kind)(need.name)
-
     def judge(self, principal: Principal, action: Action, kind: Kind) -> Judge:
         """Answers whether a principal may do one thing, by the names of one kind of resource."""
         return self._judges.judge(principal, action, kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.domain.tenancy import EACH_TENANT, SEPARATOR, Quota, Usage, over_quota, tenant_of
@@ -82,14 +82,15 @@ def usage(session: Session, quota: Quota, tenant: str) -> Usage:
     found = session.fetch(f"SELECT producer_group_id FROM producer_group WHERE {_NAMED}", names)
     groups = [int(row[0]) for row in found]
     sinks = [int(row[0]) for row in session.fetch(f"SELECT sink_id FROM sink WHERE {_NAMED}", names)]
-    pending, halves = _counts(session, groups)
+    # Only the sizes are of messages that are not the first ones of their transactions, too.
+    pending, halves = _counts(session, groups, (NO_CHECKS, *_CHECKED) if quota.retained_bytes else _CHECKED)
     of_sinks = _counts_of_sinks(session, sinks)
     if quota.retained_bytes:
         stored, scheduled = _of_topics(session)
         retained = sum(_number(session, query, names) for query in (stored, scheduled, _POSITIONS))
         retained += _number(session, stored, _range(f"{DEAD_LETTER_PREFIX}{tenant}"))
-        retained += sum(_estimated(session, _some(session), place, count) for place, count in halves)
-        retained += sum(_estimated(session, _some_of_sink(session), (sink,), count) for sink, _, count in of_sinks)
+        retained += sum(_estimated(session, _of_group(session), place, count) for place, count in halves)
+        retained += sum(_estimated(session, _of_sink(session), (sink,), count) for sink, _, count in of_sinks)
     return Usage(retained, pending + sum(transactions for _, transactions, _ in of_sinks))
 
 
@@ -113,11 +114,13 @@ def _counts_of_sinks(session: Session, sinks: Sequence[int]) -> list[tuple[int, 
     ]
 
 
-def _counts(session: Session, groups: Sequence[int]) -> tuple[int, list[tuple[tuple[int, int], int]]]:
+def _counts(
+    session: Session, groups: Sequence[int], states: Sequence[int]
+) -> tuple[int, list[tuple[tuple[int, int], int]]]:
     """Pending transactions of producer groups, and half messages by check state and group; from half_due alone."""
     query = f"SELECT ?, ?, COUNT(*) FROM half_message{session.dialect.by_index('half_due')}"
     query += " WHERE check_state = ? AND producer_group_id = ?"
-    places = [(state, group) for state in (NO_CHECKS, *_CHECKED) for group in groups]
+    places = [(state, group) for state in states for group in groups]
     found = [
         (int(state), int(group), int(count))
         for state, group, count in session.fetch_each(query, [2 * p for p in places])
@@ -126,25 +129,22 @@ def _counts(session: Session, groups: Sequence[int]) -> tuple[int, list[tuple[tu
     return pending, [((state, group), count) for state, group, count in found if count]
 
 
-def _some(session: Session) -> str:
-    return (
-        "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size"
-        f" FROM half_message h{session.dialect.by_index('half_due')}"
-        " WHERE h.check_state = ? AND h.producer_group_id = ? LIMIT ?) some_of_them"
-    )
+def _of_group(session: Session) -> str:
+    index = session.dialect.by_index("half_due")
+    return f"half_message h{index} WHERE h.check_state = ? AND h.producer_group_id = ?"
 
 
-def _some_of_sink(session: Session) -> str:
+def _of_sink(session: Session) -> str:
     dialect = session.dialect
     return (
-        "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size"
-        f" FROM sink_transaction e{dialect.by_index('sink_epoch')} {dialect.joined_to} half_message h{dialect.by_key}"
-        " ON h.transaction_id = e.transaction_id WHERE e.sink_id = ? LIMIT ?) some_of_them"
+        f"sink_transaction e{dialect.by_index('sink_epoch')} {dialect.joined_to} half_message h{dialect.by_key}"
+        " ON h.transaction_id = e.transaction_id WHERE e.sink_id = ?"
     )
 
 
-def _estimated(session: Session, query: str, values: tuple[Any, ...], count: int) -> int:
-    """Bytes of so many half messages by the sizes of some: no index has these."""
+def _estimated(session: Session, source: str, values: tuple[int, ...], count: int) -> int:
+    """Bytes of so many half messages `h` by the sizes of some: no index has these."""
+    query = f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT h.size AS size FROM {source} LIMIT ?) some_of_them"
     some, size = session.fetch(query, (*values, MOST_SIZES))[0]
     return int(size) * max(count, int(some)) // int(some) if some else 0
 
