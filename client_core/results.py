@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckInfo",
+    "OperatorAction",
     "TransactionInfo",
     "TransactionResult",
     "TransactionSendResult",
@@ -111,6 +112,23 @@ class VerdictInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorAction:
+    """What an operator did to a transaction.
+
+    Attributes:
+        action: COMMIT, ROLLBACK or CHECK_AGAIN.
+        operator: Name of the operator.
+        reason: Why.
+        acted_at: When (database time, UTC).
+    """
+
+    action: str
+    operator: str
+    reason: str
+    acted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionInfo:
     """All that the broker knows of a transaction.
 
@@ -125,6 +143,7 @@ class TransactionInfo:
         parked_at: When it was parked; None unless it is.
         checks: Every check and its answer, oldest first.
         verdict: The verdict; None while there is none.
+        operator_actions: What operators did, oldest first.
     """
 
     transaction_id: str
@@ -137,6 +156,7 @@ class TransactionInfo:
     parked_at: datetime | None
     checks: tuple[CheckInfo, ...]
     verdict: VerdictInfo | None
+    operator_actions: tuple[OperatorAction, ...] = ()
 
 
 # Other refusals, such as TOPIC_NOT_FOUND, are about what the call names.
@@ -196,6 +216,10 @@ def transaction_info(transaction: pb.Transaction) -> TransactionInfo:
         parked_at=read_time(transaction.parked_at),
         checks=tuple(_check(check) for check in transaction.checks),
         verdict=_verdict(transaction.op) if transaction.HasField("op") else None,
+        operator_actions=tuple(
+            OperatorAction(each.action, each.operator, each.reason, read_time(each.acted_at))
+            for each in transaction.operator_actions
+        ),
     )
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 from client_core.admin.access import AccessRule, AuditOutcome, AuditRecord, Quota
 from client_core.admin.admin import Admin
 from client_core.admin.async_admin import AsyncAdmin
+from client_core.admin.cluster import BrokerStatus, ClientKind, ConnectedClient, GroupLag
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.messages import (
     DeadLetter,
     MessageInfo,
+    PurgeProgress,
     RedriveProgress,
     TimelineEvent,
     TimelineEventType,
 )
-from client_core.admin.topics import Compression, TopicInfo
+from client_core.admin.topics import Compression, QueueInfo, TopicInfo
+from client_core.admin.transactions import Resolution, ResolveProgress, TransactionSummary
 
 __all__ = [
     "AccessRule",
@@ -24,16 +27,25 @@ __all__ = [
     "AsyncAdmin",
     "AuditOutcome",
     "AuditRecord",
+    "BrokerStatus",
+    "ClientKind",
     "Compression",
+    "ConnectedClient",
     "DeadLetter",
     "ExhaustedPolicy",
     "GroupInfo",
+    "GroupLag",
     "GroupMode",
     "GroupProgress",
     "MessageInfo",
+    "PurgeProgress",
+    "QueueInfo",
     "Quota",
     "RedriveProgress",
+    "Resolution",
+    "ResolveProgress",
     "TimelineEvent",
     "TimelineEventType",
     "TopicInfo",
+    "TransactionSummary",
 ]

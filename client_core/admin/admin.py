@@ -1,24 +1,19 @@
-"""The synchronous admin client: the asynchronous one, run on a background event loop."""
+"""The synchronous admin client."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING
 
-from client_core.admin.async_admin import AsyncAdmin
-from client_core.connection import BackgroundRunner
-from client_core.errors import ClientClosed
+from client_core.admin.operations import Operations
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
-    from types import TracebackType
 
     from client_core.admin.access import AccessRule, AuditOutcome, AuditRecord, Quota
     from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
-    from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
-    from client_core.admin.topics import Compression, TopicInfo
-    from client_core.connection import Endpoint, RetryConfig, TlsConfig
+    from client_core.admin.messages import DeadLetter, MessageInfo, PurgeProgress, RedriveProgress, TimelineEvent
+    from client_core.admin.topics import Compression, QueueInfo, TopicInfo
     from client_core.filters import MessageFilter
     from client_core.positions import StartPosition
     from client_core.stored import StoredMessage
@@ -26,10 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Admin"]
 
-FoundT = TypeVar("FoundT")
 
-
-class Admin:
+class Admin(Operations):
     """Creates, changes and deletes topics and consumer groups, and inspects messages.
 
     Safe to share between threads. Use it with ``with``, or call ``close()`` when done.
@@ -39,39 +32,6 @@ class Admin:
     ValueError for an invalid argument. Calls are retried automatically: one that creates or deletes, and whose answer
     was lost, may then be refused because its work is done; ``exist_ok`` and ``missing_ok`` treat that as success.
     """
-
-    def __init__(self, endpoint: Endpoint, *, retry: RetryConfig | None = None, tls: TlsConfig | None = None) -> None:
-        """Reads the settings; nothing is connected yet.
-
-        Args:
-            endpoint: Where the brokers listen: ``"host:port"``, several separated by
-                commas, a sequence, or a Connection, which has ``retry`` and ``tls`` itself.
-            retry: When calls are retried; None: the defaults of RetryConfig.
-            tls: How to encrypt; None: not at all.
-
-        Raises:
-            ConfigurationError: A setting cannot work.
-        """
-        self._core = AsyncAdmin(endpoint, retry=retry, tls=tls)
-        self._runner = BackgroundRunner("Admin")
-
-    def close(self) -> None:
-        """Closes the connections. Safe to repeat."""
-        try:
-            if self._runner.started:
-                self._runner.run(self._core.close())
-        finally:
-            self._runner.close()
-
-    def __enter__(self) -> Self:
-        """Does nothing: connections are made by the first call."""
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Closes the connections."""
-        self.close()
 
     def create_topic(
         self,
@@ -113,6 +73,10 @@ class Admin:
     def get_topic(self, topic: str) -> TopicInfo:
         """Returns a topic's settings."""
         return self._runner.run(self._core.get_topic(topic))
+
+    def topic_queues(self, topic: str) -> list[QueueInfo]:
+        """Returns a topic's queues, by number."""
+        return self._runner.run(self._core.topic_queues(topic))
 
     def list_topics(self) -> Iterator[TopicInfo]:
         """Iterates over all topics, by name; dead letter topics are among them."""
@@ -281,6 +245,29 @@ class Admin:
             self._core.redrive(group, filter=filter, offsets=offsets, republish_expired=republish_expired)
         )
 
+    def purge_dead_letters(
+        self,
+        group: str,
+        *,
+        before_offset: int | None = None,
+        before: datetime | None = None,
+        dry_run: bool = False,
+    ) -> Iterator[PurgeProgress]:
+        """Deletes a group's oldest dead letters, as it is iterated over; without a limit all that are there now.
+
+        Args:
+            group: Group that could not handle them.
+            before_offset: Only those below this offset of the dead letter topic.
+            before: Only those that became dead letters before this time; with its time zone.
+            dry_run: Only count them.
+
+        Returns:
+            Iterates over its progress. The last one has ``done``; stopping before leaves the rest.
+        """
+        return self._each(
+            self._core.purge_dead_letters(group, before_offset=before_offset, before=before, dry_run=dry_run)
+        )
+
     def get_message(self, message_id: str) -> MessageInfo:
         """Finds a message by its id, whether it is in the log or not yet visible."""
         return self._runner.run(self._core.get_message(message_id))
@@ -376,19 +363,3 @@ class Admin:
                 oldest_first=oldest_first,
             )
         )
-
-    def _each(self, source: AsyncGenerator[FoundT, None]) -> Iterator[FoundT]:
-        async def step() -> FoundT | None:
-            return await anext(source, None)
-
-        try:
-            while (found := self._runner.run(step())) is not None:
-                yield found
-        finally:
-            # A client that was closed has ended it already.
-            with suppress(ClientClosed):
-                self._runner.run(_end(source))
-
-
-async def _end(source: AsyncGenerator[FoundT, None]) -> None:
-    await source.aclose()

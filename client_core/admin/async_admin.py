@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from client_core.admin.access import AsyncAccess
+from client_core.admin.cluster import AsyncCluster
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
-from client_core.admin.topics import Compression, TopicInfo, compression_to_wire, optional_duration
+from client_core.admin.topics import Compression, QueueInfo, TopicInfo, compression_to_wire, optional_duration
 from client_core.arguments import check_kind, check_number, check_text
 from client_core.connection import text_of_reason
 from client_core.errors import RequestRefused
@@ -31,7 +31,7 @@ _PAGE = 1000
 _TOPIC, _GROUP = "is the name of a topic", "is the name of a consumer group"
 
 
-class AsyncAdmin(AsyncAccess):
+class AsyncAdmin(AsyncCluster):
     """Creates, changes and deletes topics and consumer groups, and inspects messages.
 
     Use it with ``async with``, or call ``close()`` when done. It belongs to the event loop of its first call.
@@ -89,9 +89,11 @@ class AsyncAdmin(AsyncAccess):
 
     async def get_topic(self, topic: str) -> TopicInfo:
         """Returns a topic's settings."""
-        check_text("topic", topic, _TOPIC)
-        request = pb.DescribeTopicRequest(topic=topic)
-        return TopicInfo.of((await self._link.call(lambda broker: broker.admin.DescribeTopic, request)).topic)
+        return TopicInfo.of((await self._describe_topic(topic)).topic)
+
+    async def topic_queues(self, topic: str) -> list[QueueInfo]:
+        """Returns a topic's queues, by number."""
+        return [QueueInfo.of(queue) for queue in (await self._describe_topic(topic)).queues]
 
     def list_topics(self) -> AsyncGenerator[TopicInfo, None]:
         """Iterates over all topics, by name; dead letter topics are among them."""
@@ -258,6 +260,11 @@ class AsyncAdmin(AsyncAccess):
         """Returns a group's progress in every queue it ever read, or in those of one topic."""
         progress = [GroupProgress.of(each) for each in (await self._describe(group)).progress]
         return [each for each in progress if topic is None or each.topic == topic]
+
+    async def _describe_topic(self, topic: str) -> pb.DescribeTopicResponse:
+        check_text("topic", topic, _TOPIC)
+        request = pb.DescribeTopicRequest(topic=topic)
+        return await self._link.call(lambda broker: broker.admin.DescribeTopic, request)
 
     async def _describe(self, group: str) -> pb.DescribeGroupResponse:
         check_text("group", group, _GROUP)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 
-from client_core.admin.messages import DeadLetter, MessageInfo, RedriveProgress, TimelineEvent
+from client_core.admin.messages import DeadLetter, MessageInfo, PurgeProgress, RedriveProgress, TimelineEvent
 from client_core.arguments import check_number, check_text
 from client_core.connection import BrokerLink
 from client_core.connection.statuses import as_halfmq_error
@@ -101,7 +101,34 @@ class AsyncInspection:
         )
         for offset in offsets:
             request.offsets.append(check_number("offsets", offset, bits=63) or 0)
-        return self._redrive(request)
+        return self._progress(lambda broker: broker.admin.RedriveDeadLetters, request, RedriveProgress.of)
+
+    def purge_dead_letters(
+        self,
+        group: str,
+        *,
+        before_offset: int | None = None,
+        before: datetime | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[PurgeProgress, None]:
+        """Deletes a group's oldest dead letters, as it is iterated over; without a limit all that are there now.
+
+        Args:
+            group: Group that could not handle them.
+            before_offset: Only those below this offset of the dead letter topic.
+            before: Only those that became dead letters before this time; with its time zone.
+            dry_run: Only count them.
+
+        Returns:
+            Iterates over its progress. The last one has ``done``; stopping before leaves the rest.
+        """
+        check_text("group", group, "is the name of a consumer group")
+        request = admin_pb2.PurgeDeadLettersRequest(group=group, dry_run=dry_run)
+        if before_offset is not None:
+            request.before_offset = check_number("before_offset", before_offset, bits=63) or 0
+        if before is not None:
+            request.before.CopyFrom(as_timestamp("before", before))
+        return self._progress(lambda broker: broker.admin.PurgeDeadLetters, request, PurgeProgress.of)
 
     async def get_message(self, message_id: str) -> MessageInfo:
         """Finds a message by its id, whether it is in the log or not yet visible."""
@@ -155,19 +182,24 @@ class AsyncInspection:
                 return
             request.page_token = page.next_page_token
 
-    async def _redrive(self, request: admin_pb2.RedriveDeadLettersRequest) -> AsyncGenerator[RedriveProgress, None]:
+    async def _progress(
+        self,
+        method: Callable[[Broker], grpc.aio.UnaryStreamMultiCallable[Any, Any]],
+        request: Any,
+        read: Callable[[Any], FoundT],
+    ) -> AsyncGenerator[FoundT, None]:
         async def begin(broker: Broker, _: float) -> tuple[Any, Any, Any]:
-            # No deadline: the duration depends on the number of dead letters.
-            stream = broker.admin.RedriveDeadLetters(request)
+            # No deadline: the duration depends on the amount of work.
+            stream = method(broker)(request)
             responses = aiter(stream)
             return stream, responses, await anext(responses, None)
 
         call, responses, first = await self._link.attempt(begin)
         try:
             if first is not None:
-                yield RedriveProgress.of(first)
+                yield read(first)
             async for response in responses:
-                yield RedriveProgress.of(response)
+                yield read(response)
         except grpc.aio.AioRpcError as error:
             raise as_halfmq_error(error) from error
         finally:

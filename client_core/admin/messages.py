@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from client_core.states import LocalTransactionState, TransactionState, VerdictSource
     from halfmq.v1 import admin_pb2
 
-__all__ = ["DeadLetter", "MessageInfo", "RedriveProgress", "TimelineEvent", "TimelineEventType"]
+__all__ = ["DeadLetter", "MessageInfo", "PurgeProgress", "RedriveProgress", "TimelineEvent", "TimelineEventType"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,24 @@ class RedriveProgress:
         return cls(
             progress.examined, progress.redriven, progress.republished, progress.left, progress.total, progress.done
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeProgress:
+    """Progress of a purge.
+
+    Attributes:
+        deleted: Dead letters deleted so far; in a dry run: those that would be.
+        done: Whether this is the last one.
+    """
+
+    deleted: int
+    done: bool
+
+    @classmethod
+    def of(cls, progress: admin_pb2.PurgeDeadLettersResponse) -> PurgeProgress:
+        """Reads the wire form."""
+        return cls(progress.deleted, progress.done)
 
 
 _TYPES: dict[int, TimelineEventType] = {kind.value: kind for kind in TimelineEventType}

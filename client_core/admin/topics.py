@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from client_core.times import Span
 
-__all__ = ["Compression", "TopicInfo", "compression_to_wire", "optional_duration"]
+__all__ = ["Compression", "QueueInfo", "TopicInfo", "compression_to_wire", "optional_duration"]
 
 
 class Compression(IntEnum):
@@ -68,6 +68,30 @@ class TopicInfo:
             topic_id=topic.topic_id,
             compression=_COMPRESSIONS.get(topic.compression, Compression.NONE),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue of a topic.
+
+    Attributes:
+        queue: Number within the topic, from 0.
+        min_offset: First offset that is kept.
+        max_offset: Offset that the next message released will get.
+        priority: Priority of the messages in it.
+        stored_bytes: Bytes of the bodies in it.
+    """
+
+    queue: int
+    min_offset: int
+    max_offset: int
+    priority: int
+    stored_bytes: int
+
+    @classmethod
+    def of(cls, queue: pb.QueueDescription) -> QueueInfo:
+        """Reads the wire form."""
+        return cls(queue.queue, queue.min_offset, queue.max_offset, queue.priority, queue.stored_bytes)
 
 
 def optional_duration(name: str, span: Span | None) -> Duration | None:

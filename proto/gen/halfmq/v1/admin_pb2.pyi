@@ -124,6 +124,30 @@ RESOLUTION_CHECK_AGAIN: Resolution.ValueType  # 3
 """Send checks to the producers again, with a fresh count."""
 Global___Resolution: _TypeAlias = Resolution  # noqa: Y015
 
+class _ClientKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClientKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClientKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLIENT_KIND_UNSPECIFIED: _ClientKind.ValueType  # 0
+    """When asking: all."""
+    CLIENT_KIND_PRODUCER: _ClientKind.ValueType  # 1
+    """It answers checks."""
+    CLIENT_KIND_CONSUMER: _ClientKind.ValueType  # 2
+    """It consumes."""
+
+class ClientKind(_ClientKind, metaclass=_ClientKindEnumTypeWrapper):
+    """What a client does."""
+
+CLIENT_KIND_UNSPECIFIED: ClientKind.ValueType  # 0
+"""When asking: all."""
+CLIENT_KIND_PRODUCER: ClientKind.ValueType  # 1
+"""It answers checks."""
+CLIENT_KIND_CONSUMER: ClientKind.ValueType  # 2
+"""It consumes."""
+Global___ClientKind: _TypeAlias = ClientKind  # noqa: Y015
+
 @_typing.final
 class Topic(_message.Message):
     """A topic's settings."""
@@ -1248,6 +1272,182 @@ class RedriveDeadLettersResponse(_message.Message):
 Global___RedriveDeadLettersResponse: _TypeAlias = RedriveDeadLettersResponse  # noqa: Y015
 
 @_typing.final
+class PurgeDeadLettersRequest(_message.Message):
+    """Asks to delete dead letters, the oldest first. Without a limit: all that are there now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Group that could not handle them."""
+    before_offset: _builtins.int
+    """Only those below this offset of the dead letter topic; unset: no such limit."""
+    dry_run: _builtins.bool
+    """Only count them."""
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Only those that became dead letters before this time; unset: no such limit."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        before_offset: _builtins.int | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before_offset", b"_before_offset", "before", b"before", "before_offset", b"before_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_offset", b"_before_offset", "before", b"before", "before_offset", b"before_offset", "dry_run", b"dry_run", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__before_offset: _TypeAlias = _typing.Literal["before_offset"]  # noqa: Y015
+    _WhichOneofArgType__before_offset: _TypeAlias = _typing.Literal["_before_offset", b"_before_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_offset) -> _WhichOneofReturnType__before_offset | None: ...
+
+Global___PurgeDeadLettersRequest: _TypeAlias = PurgeDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class PurgeDeadLettersResponse(_message.Message):
+    """Progress of a purge. The last one has done set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.int
+    """Dead letters deleted so far; with dry_run: those that would be."""
+    done: _builtins.bool
+    """Set in the last one."""
+    def __init__(
+        self,
+        *,
+        deleted: _builtins.int = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "done", b"done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeDeadLettersResponse: _TypeAlias = PurgeDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class ListGroupLagRequest(_message.Message):
+    """Asks for the lag of consumer groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Only in this topic; empty: in all."""
+    page_size: _builtins.int
+    """At most this many groups, each with all its topics; 0: 100, at most 1000."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupLagRequest: _TypeAlias = ListGroupLagRequest  # noqa: Y015
+
+@_typing.final
+class ListGroupLagResponse(_message.Message):
+    """Answers ListGroupLag."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page; empty: this was the last."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLag]:
+        """By group and topic. A group that never read a topic is listed once, without one."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupLag] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupLagResponse: _TypeAlias = ListGroupLagResponse  # noqa: Y015
+
+@_typing.final
+class GroupLag(_message.Message):
+    """Lag of a consumer group in a topic, over all queues; of a broadcasting group, over all members."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    LAG_TIME_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    PAUSED_AT_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Consumer group."""
+    topic: _builtins.str
+    """Topic; empty: it never read one."""
+    queues: _builtins.int
+    """Number of queues that it reads."""
+    lag: _builtins.int
+    """Messages that the group has not handled yet."""
+    in_flight: _builtins.int
+    """Messages delivered and not yet handled, or waiting for redelivery."""
+    members: _builtins.int
+    """Members of a broadcasting group that read the topic; otherwise 0."""
+    @_builtins.property
+    def lag_time(self) -> _duration_pb2.Duration:
+        """How long ago the first message that the group has not handled became visible; unset when there is none."""
+
+    @_builtins.property
+    def paused_at(self) -> _timestamp_pb2.Timestamp:
+        """Since when the group is paused; unset unless it is (database time)."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queues: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        lag_time: _duration_pb2.Duration | None = ...,
+        in_flight: _builtins.int = ...,
+        paused_at: _timestamp_pb2.Timestamp | None = ...,
+        members: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lag_time", b"lag_time", "paused_at", b"paused_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "in_flight", b"in_flight", "lag", b"lag", "lag_time", b"lag_time", "members", b"members", "paused_at", b"paused_at", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupLag: _TypeAlias = GroupLag  # noqa: Y015
+
+@_typing.final
 class DeleteGroupRequest(_message.Message):
     """Asks to delete a consumer group."""
 
@@ -1288,7 +1488,7 @@ Global___DeleteGroupResponse: _TypeAlias = DeleteGroupResponse  # noqa: Y015
 
 @_typing.final
 class ListTransactionsRequest(_message.Message):
-    """Asks for transactions without a verdict."""
+    """Asks for transactions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1298,19 +1498,39 @@ class ListTransactionsRequest(_message.Message):
     OLDER_THAN_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DECIDED_FIELD_NUMBER: _builtins.int
+    DECIDED_FROM_FIELD_NUMBER: _builtins.int
+    DECIDED_UNTIL_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     state: _transaction_pb2.TransactionState.ValueType
-    """PREPARED or PARKED; UNSPECIFIED: both."""
+    """PREPARED or PARKED; COMMITTED or ROLLED_BACK for those with a verdict; UNSPECIFIED: both."""
     producer_group: _builtins.str
     """Only those of this producer group; empty: all."""
     topic: _builtins.str
-    """Only those with a message for this topic; empty: all."""
+    """Only those with a message for this topic; empty: all. Not with decided ones."""
     page_size: _builtins.int
-    """At most this many; 0: 100, at most 1000."""
+    """At most this many; 0: 100, at most 1000. A page of decided ones may hold fewer, even none, while others follow: a
+    limited number of verdicts is read for each.
+    """
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""
+    decided: _builtins.bool
+    """Those with a verdict instead of those without; implied by such a state."""
+    source: _transaction_pb2.VerdictSource.ValueType
+    """Only those with a verdict from this source; UNSPECIFIED: from a producer, a check or an operator. Ordinary messages
+    and those of sinks have verdicts, too, but nobody decided them.
+    """
     @_builtins.property
     def older_than(self) -> _duration_pb2.Duration:
         """Only those prepared at least this long ago."""
+
+    @_builtins.property
+    def decided_from(self) -> _timestamp_pb2.Timestamp:
+        """Only those with a verdict from this time on."""
+
+    @_builtins.property
+    def decided_until(self) -> _timestamp_pb2.Timestamp:
+        """Only those with a verdict before this time."""
 
     def __init__(
         self,
@@ -1321,10 +1541,14 @@ class ListTransactionsRequest(_message.Message):
         older_than: _duration_pb2.Duration | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        decided: _builtins.bool = ...,
+        decided_from: _timestamp_pb2.Timestamp | None = ...,
+        decided_until: _timestamp_pb2.Timestamp | None = ...,
+        source: _transaction_pb2.VerdictSource.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_from", b"decided_from", "decided_until", b"decided_until", "older_than", b"older_than"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than", "page_size", b"page_size", "page_token", b"page_token", "producer_group", b"producer_group", "state", b"state", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decided", b"decided", "decided_from", b"decided_from", "decided_until", b"decided_until", "older_than", b"older_than", "page_size", b"page_size", "page_token", b"page_token", "producer_group", b"producer_group", "source", b"source", "state", b"state", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1342,7 +1566,9 @@ class ListTransactionsResponse(_message.Message):
     """Names the next page; empty: this was the last."""
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
-        """Summaries of the transactions, in the order of their ids, which begin with the time."""
+        """Summaries of the transactions, in the order of their ids, which begin with the time; decided ones by the time of the
+        verdict, the last one first.
+        """
 
     def __init__(
         self,
@@ -1360,7 +1586,7 @@ Global___ListTransactionsResponse: _TypeAlias = ListTransactionsResponse  # noqa
 
 @_typing.final
 class TransactionSummary(_message.Message):
-    """Summary of a transaction without a verdict."""
+    """Summary of a transaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1372,16 +1598,23 @@ class TransactionSummary(_message.Message):
     PREPARED_AT_FIELD_NUMBER: _builtins.int
     NEXT_CHECK_AT_FIELD_NUMBER: _builtins.int
     PARKED_AT_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """Identity."""
     state: _transaction_pb2.TransactionState.ValueType
-    """PREPARED or PARKED."""
+    """Its state."""
     producer_group: _builtins.str
     """Group that gets its checks."""
     half_count: _builtins.int
     """Number of its half messages."""
     check_count: _builtins.int
     """Checks sent so far."""
+    source: _transaction_pb2.VerdictSource.ValueType
+    """Who decided it."""
+    reason: _builtins.str
+    """Why, where a reason was given."""
     @_builtins.property
     def prepared_at(self) -> _timestamp_pb2.Timestamp:
         """When it was prepared (database time)."""
@@ -1394,6 +1627,10 @@ class TransactionSummary(_message.Message):
     def parked_at(self) -> _timestamp_pb2.Timestamp:
         """When it was parked; unset unless it is."""
 
+    @_builtins.property
+    def decided_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was decided; unset unless it is (database time)."""
+
     def __init__(
         self,
         *,
@@ -1405,10 +1642,13 @@ class TransactionSummary(_message.Message):
         prepared_at: _timestamp_pb2.Timestamp | None = ...,
         next_check_at: _timestamp_pb2.Timestamp | None = ...,
         parked_at: _timestamp_pb2.Timestamp | None = ...,
+        decided_at: _timestamp_pb2.Timestamp | None = ...,
+        source: _transaction_pb2.VerdictSource.ValueType = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["next_check_at", b"next_check_at", "parked_at", b"parked_at", "prepared_at", b"prepared_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "next_check_at", b"next_check_at", "parked_at", b"parked_at", "prepared_at", b"prepared_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "half_count", b"half_count", "next_check_at", b"next_check_at", "parked_at", b"parked_at", "prepared_at", b"prepared_at", "producer_group", b"producer_group", "state", b"state", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "decided_at", b"decided_at", "half_count", b"half_count", "next_check_at", b"next_check_at", "parked_at", b"parked_at", "prepared_at", b"prepared_at", "producer_group", b"producer_group", "reason", b"reason", "source", b"source", "state", b"state", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1471,3 +1711,359 @@ class ResolveTransactionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolveTransactionResponse: _TypeAlias = ResolveTransactionResponse  # noqa: Y015
+
+@_typing.final
+class ResolveTransactionsRequest(_message.Message):
+    """Asks to resolve all transactions without a verdict that match."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    OLDER_THAN_FIELD_NUMBER: _builtins.int
+    PREPARED_BEFORE_FIELD_NUMBER: _builtins.int
+    RESOLUTION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    state: _transaction_pb2.TransactionState.ValueType
+    """PREPARED or PARKED; UNSPECIFIED: both."""
+    producer_group: _builtins.str
+    """Only those of this producer group; empty: all."""
+    topic: _builtins.str
+    """Only those with a message for this topic; empty: all."""
+    resolution: Global___Resolution.ValueType
+    """What to do."""
+    reason: _builtins.str
+    """Reason. Required unless it is a dry run; recorded with each transaction."""
+    operator: _builtins.str
+    """Name of the operator; recorded with each transaction."""
+    dry_run: _builtins.bool
+    """Only count those that match."""
+    @_builtins.property
+    def older_than(self) -> _duration_pb2.Duration:
+        """Only those prepared at least this long ago."""
+
+    @_builtins.property
+    def prepared_before(self) -> _timestamp_pb2.Timestamp:
+        """Only those prepared before this time: that of a dry run, so that nothing newer matches."""
+
+    def __init__(
+        self,
+        *,
+        state: _transaction_pb2.TransactionState.ValueType = ...,
+        producer_group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        older_than: _duration_pb2.Duration | None = ...,
+        prepared_before: _timestamp_pb2.Timestamp | None = ...,
+        resolution: Global___Resolution.ValueType = ...,
+        reason: _builtins.str = ...,
+        operator: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than", "prepared_before", b"prepared_before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "older_than", b"older_than", "operator", b"operator", "prepared_before", b"prepared_before", "producer_group", b"producer_group", "reason", b"reason", "resolution", b"resolution", "state", b"state", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveTransactionsRequest: _TypeAlias = ResolveTransactionsRequest  # noqa: Y015
+
+@_typing.final
+class ResolveTransactionsResponse(_message.Message):
+    """Progress of resolving transactions. The last one has done set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MATCHED_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
+    EXAMPLES_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    matched: _builtins.int
+    """Transactions that matched so far."""
+    resolved: _builtins.int
+    """Of those, resolved."""
+    left: _builtins.int
+    """Of those, left as they are: decided by others in the meantime."""
+    done: _builtins.bool
+    """Set in the last one."""
+    @_builtins.property
+    def as_of(self) -> _timestamp_pb2.Timestamp:
+        """Database time at the beginning; see prepared_before."""
+
+    @_builtins.property
+    def examples(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
+        """In the first one: some that matched."""
+
+    def __init__(
+        self,
+        *,
+        matched: _builtins.int = ...,
+        resolved: _builtins.int = ...,
+        left: _builtins.int = ...,
+        as_of: _timestamp_pb2.Timestamp | None = ...,
+        examples: _abc.Iterable[Global___TransactionSummary] | None = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "done", b"done", "examples", b"examples", "left", b"left", "matched", b"matched", "resolved", b"resolved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveTransactionsResponse: _TypeAlias = ResolveTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class ListBrokersRequest(_message.Message):
+    """Asks for brokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrokersRequest: _TypeAlias = ListBrokersRequest  # noqa: Y015
+
+@_typing.final
+class ListBrokersResponse(_message.Message):
+    """Answers ListBrokers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]:
+        """By their names."""
+
+    def __init__(
+        self,
+        *,
+        brokers: _abc.Iterable[Global___BrokerStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrokersResponse: _TypeAlias = ListBrokersResponse  # noqa: Y015
+
+@_typing.final
+class BrokerStatus(_message.Message):
+    """What a broker reports of itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    SEEN_AT_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
+    CONSUMERS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.str
+    """Its name."""
+    host: _builtins.str
+    """Name of its machine."""
+    pid: _builtins.int
+    """Number of its process."""
+    endpoint: _builtins.str
+    """Address it listens on."""
+    version: _builtins.str
+    """Its version."""
+    alive: _builtins.bool
+    """Whether it reported lately. One that stopped without saying so is listed for some minutes more."""
+    producers: _builtins.int
+    """Producers with a stream to it."""
+    consumers: _builtins.int
+    """Consumers with a stream to it."""
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """When it started (database time)."""
+
+    @_builtins.property
+    def seen_at(self) -> _timestamp_pb2.Timestamp:
+        """When it last reported (database time)."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.str = ...,
+        host: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        endpoint: _builtins.str = ...,
+        version: _builtins.str = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        seen_at: _timestamp_pb2.Timestamp | None = ...,
+        alive: _builtins.bool = ...,
+        producers: _builtins.int = ...,
+        consumers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen_at", b"seen_at", "started_at", b"started_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "consumers", b"consumers", "endpoint", b"endpoint", "host", b"host", "pid", b"pid", "producers", b"producers", "seen_at", b"seen_at", "started_at", b"started_at", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
+
+@_typing.final
+class ListClientsRequest(_message.Message):
+    """Asks for connected clients."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    kind: Global___ClientKind.ValueType
+    """Only these."""
+    group: _builtins.str
+    """Only those of this group, of producers or consumers; empty: all."""
+    broker_id: _builtins.str
+    """Only those of this broker; empty: all."""
+    page_size: _builtins.int
+    """At most this many; 0: 100, at most 1000."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        kind: Global___ClientKind.ValueType = ...,
+        group: _builtins.str = ...,
+        broker_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "group", b"group", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsRequest: _TypeAlias = ListClientsRequest  # noqa: Y015
+
+@_typing.final
+class ListClientsResponse(_message.Message):
+    """Answers ListClients."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page; empty: this was the last."""
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectedClient]:
+        """By broker, and by the time they connected."""
+
+    def __init__(
+        self,
+        *,
+        clients: _abc.Iterable[Global___ConnectedClient] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClientsResponse: _TypeAlias = ListClientsResponse  # noqa: Y015
+
+@_typing.final
+class ConnectedClient(_message.Message):
+    """A client with an open stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    LIBRARY_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    CONNECTED_AT_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    BYTE_CREDITS_FIELD_NUMBER: _builtins.int
+    DELIVERED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    kind: Global___ClientKind.ValueType
+    """What it does."""
+    client_id: _builtins.str
+    """Its name."""
+    address: _builtins.str
+    """Where it calls from, such as "10.1.2.3:45678"."""
+    library: _builtins.str
+    """Its library and version, as it says."""
+    principal: _builtins.str
+    """Who it is; empty without access control."""
+    broker_id: _builtins.str
+    """Broker that it is connected to."""
+    credits: _builtins.int
+    """Messages that it may still be sent; unset where the client asks for messages by calls."""
+    byte_credits: _builtins.int
+    """Bytes of bodies that it may still be sent; unset: no such limit."""
+    delivered: _builtins.int
+    """Messages delivered to it on this stream, or checks sent to it."""
+    held: _builtins.int
+    """Messages that it holds under leases and has not settled; checks that it has not answered."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its groups."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that it consumes."""
+
+    @_builtins.property
+    def connected_at(self) -> _timestamp_pb2.Timestamp:
+        """Since when (database time)."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___ClientKind.ValueType = ...,
+        client_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        library: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        broker_id: _builtins.str = ...,
+        connected_at: _timestamp_pb2.Timestamp | None = ...,
+        credits: _builtins.int | None = ...,
+        byte_credits: _builtins.int | None = ...,
+        delivered: _builtins.int = ...,
+        held: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_byte_credits", b"_byte_credits", "_credits", b"_credits", "byte_credits", b"byte_credits", "connected_at", b"connected_at", "credits", b"credits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_byte_credits", b"_byte_credits", "_credits", b"_credits", "address", b"address", "broker_id", b"broker_id", "byte_credits", b"byte_credits", "client_id", b"client_id", "connected_at", b"connected_at", "credits", b"credits", "delivered", b"delivered", "groups", b"groups", "held", b"held", "kind", b"kind", "library", b"library", "principal", b"principal", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__byte_credits: _TypeAlias = _typing.Literal["byte_credits"]  # noqa: Y015
+    _WhichOneofArgType__byte_credits: _TypeAlias = _typing.Literal["_byte_credits", b"_byte_credits"]  # noqa: Y015
+    _WhichOneofReturnType__credits: _TypeAlias = _typing.Literal["credits"]  # noqa: Y015
+    _WhichOneofArgType__credits: _TypeAlias = _typing.Literal["_credits", b"_credits"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__byte_credits) -> _WhichOneofReturnType__byte_credits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__credits) -> _WhichOneofReturnType__credits | None: ...
+
+Global___ConnectedClient: _TypeAlias = ConnectedClient  # noqa: Y015

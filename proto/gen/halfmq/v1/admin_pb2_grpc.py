@@ -71,6 +71,11 @@ class AdminServiceStub:
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.ListGroupsResponse.FromString,
                 _registered_method=True)
+        self.ListGroupLag = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListGroupLag',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.ListGroupLagRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.ListGroupLagResponse.FromString,
+                _registered_method=True)
         self.DescribeGroup = channel.unary_unary(
                 '/halfmq.v1.AdminService/DescribeGroup',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.DescribeGroupRequest.SerializeToString,
@@ -106,6 +111,11 @@ class AdminServiceStub:
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.PurgeDeadLetters = channel.unary_stream(
+                '/halfmq.v1.AdminService/PurgeDeadLetters',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.PurgeDeadLettersRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.PurgeDeadLettersResponse.FromString,
+                _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/halfmq.v1.AdminService/DeleteGroup',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.DeleteGroupRequest.SerializeToString,
@@ -120,6 +130,21 @@ class AdminServiceStub:
                 '/halfmq.v1.AdminService/ResolveTransaction',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
+                _registered_method=True)
+        self.ResolveTransactions = channel.unary_stream(
+                '/halfmq.v1.AdminService/ResolveTransactions',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsResponse.FromString,
+                _registered_method=True)
+        self.ListBrokers = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListBrokers',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.ListBrokersRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.ListBrokersResponse.FromString,
+                _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/halfmq.v1.AdminService/ListClients',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
                 _registered_method=True)
         self.GrantAccess = channel.unary_unary(
                 '/halfmq.v1.AdminService/GrantAccess',
@@ -206,6 +231,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGroupLag(self, request, context):
+        """Lists the lag of all consumer groups, by group and topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeGroup(self, request, context):
         """Returns a consumer group's settings and progress.
         """
@@ -256,6 +288,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeDeadLetters(self, request, context):
+        """Deletes a group's oldest dead letters, all or up to a limit. Reports its progress.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Deletes a consumer group with its progress and leases.
         """
@@ -264,7 +303,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time.
+        """Lists transactions without a verdict, prepared or parked, in the order of their ids, which begin with the time; or
+        those with a verdict, the last decided first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,6 +312,28 @@ class AdminServiceServicer:
 
     def ResolveTransaction(self, request, context):
         """Decides a transaction for the producer, or has it checked again. The reason is recorded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveTransactions(self, request, context):
+        """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBrokers(self, request, context):
+        """Lists the brokers on this database.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListClients(self, request, context):
+        """Lists clients with an open stream to any broker: producers that answer checks, and consumers. Each broker reports
+        its own every few seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -357,6 +419,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.ListGroupsRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.ListGroupsResponse.SerializeToString,
             ),
+            'ListGroupLag': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroupLag,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.ListGroupLagRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.ListGroupLagResponse.SerializeToString,
+            ),
             'DescribeGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeGroup,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.DescribeGroupRequest.FromString,
@@ -392,6 +459,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.SerializeToString,
             ),
+            'PurgeDeadLetters': grpc.unary_stream_rpc_method_handler(
+                    servicer.PurgeDeadLetters,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.PurgeDeadLettersRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.PurgeDeadLettersResponse.SerializeToString,
+            ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.DeleteGroupRequest.FromString,
@@ -406,6 +478,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResolveTransaction,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionResponse.SerializeToString,
+            ),
+            'ResolveTransactions': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResolveTransactions,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsResponse.SerializeToString,
+            ),
+            'ListBrokers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBrokers,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.ListBrokersRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.ListBrokersResponse.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.ListClientsRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.ListClientsResponse.SerializeToString,
             ),
             'GrantAccess': grpc.unary_unary_rpc_method_handler(
                     servicer.GrantAccess,
@@ -639,6 +726,33 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def ListGroupLag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListGroupLag',
+            halfmq_dot_v1_dot_admin__pb2.ListGroupLagRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.ListGroupLagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DescribeGroup(request,
             target,
             options=(),
@@ -828,6 +942,33 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def PurgeDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/halfmq.v1.AdminService/PurgeDeadLetters',
+            halfmq_dot_v1_dot_admin__pb2.PurgeDeadLettersRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.PurgeDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteGroup(request,
             target,
             options=(),
@@ -898,6 +1039,87 @@ class AdminService:
             '/halfmq.v1.AdminService/ResolveTransaction',
             halfmq_dot_v1_dot_admin__pb2.ResolveTransactionRequest.SerializeToString,
             halfmq_dot_v1_dot_admin__pb2.ResolveTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ResolveTransactions',
+            halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBrokers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListBrokers',
+            halfmq_dot_v1_dot_admin__pb2.ListBrokersRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.ListBrokersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/ListClients',
+            halfmq_dot_v1_dot_admin__pb2.ListClientsRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.ListClientsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,8 @@ class AdminServiceStub:
     """Creates a consumer group."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]
     """Lists consumer groups by name."""
+    ListGroupLag: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListGroupLagRequest, _admin_pb2.ListGroupLagResponse]
+    """Lists the lag of all consumer groups, by group and topic."""
     DescribeGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupRequest, _admin_pb2.DescribeGroupResponse]
     """Returns a consumer group's settings and progress."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateGroupRequest, _admin_pb2.UpdateGroupResponse]
@@ -64,12 +66,24 @@ class AdminServiceStub:
     """Lists what a group could not handle, oldest first."""
     RedriveDeadLetters: _grpc.UnaryStreamMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]
     """Delivers dead letters to their group again, at their original offsets. Reports its progress."""
+    PurgeDeadLetters: _grpc.UnaryStreamMultiCallable[_admin_pb2.PurgeDeadLettersRequest, _admin_pb2.PurgeDeadLettersResponse]
+    """Deletes a group's oldest dead letters, all or up to a limit. Reports its progress."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]
-    """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
+    """Lists transactions without a verdict, prepared or parked, in the order of their ids, which begin with the time; or
+    those with a verdict, the last decided first.
+    """
     ResolveTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
+    ResolveTransactions: _grpc.UnaryStreamMultiCallable[_admin_pb2.ResolveTransactionsRequest, _admin_pb2.ResolveTransactionsResponse]
+    """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress."""
+    ListBrokers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListBrokersRequest, _admin_pb2.ListBrokersResponse]
+    """Lists the brokers on this database."""
+    ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]
+    """Lists clients with an open stream to any broker: producers that answer checks, and consumers. Each broker reports
+    its own every few seconds.
+    """
     GrantAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.GrantAccessRequest, _access_pb2.GrantAccessResponse]
     """Adds a rule about who may do what."""
     RevokeAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.RevokeAccessRequest, _access_pb2.RevokeAccessResponse]
@@ -102,6 +116,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Creates a consumer group."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGroupsRequest, _admin_pb2.ListGroupsResponse]  # type: ignore[assignment]
     """Lists consumer groups by name."""
+    ListGroupLag: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListGroupLagRequest, _admin_pb2.ListGroupLagResponse]  # type: ignore[assignment]
+    """Lists the lag of all consumer groups, by group and topic."""
     DescribeGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupRequest, _admin_pb2.DescribeGroupResponse]  # type: ignore[assignment]
     """Returns a consumer group's settings and progress."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateGroupRequest, _admin_pb2.UpdateGroupResponse]  # type: ignore[assignment]
@@ -118,12 +134,24 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists what a group could not handle, oldest first."""
     RedriveDeadLetters: _aio.UnaryStreamMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
     """Delivers dead letters to their group again, at their original offsets. Reports its progress."""
+    PurgeDeadLetters: _aio.UnaryStreamMultiCallable[_admin_pb2.PurgeDeadLettersRequest, _admin_pb2.PurgeDeadLettersResponse]  # type: ignore[assignment]
+    """Deletes a group's oldest dead letters, all or up to a limit. Reports its progress."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteGroupRequest, _admin_pb2.DeleteGroupResponse]  # type: ignore[assignment]
     """Deletes a consumer group with its progress and leases."""
     ListTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]  # type: ignore[assignment]
-    """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
+    """Lists transactions without a verdict, prepared or parked, in the order of their ids, which begin with the time; or
+    those with a verdict, the last decided first.
+    """
     ResolveTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResolveTransactionRequest, _admin_pb2.ResolveTransactionResponse]  # type: ignore[assignment]
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
+    ResolveTransactions: _aio.UnaryStreamMultiCallable[_admin_pb2.ResolveTransactionsRequest, _admin_pb2.ResolveTransactionsResponse]  # type: ignore[assignment]
+    """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress."""
+    ListBrokers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListBrokersRequest, _admin_pb2.ListBrokersResponse]  # type: ignore[assignment]
+    """Lists the brokers on this database."""
+    ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]  # type: ignore[assignment]
+    """Lists clients with an open stream to any broker: producers that answer checks, and consumers. Each broker reports
+    its own every few seconds.
+    """
     GrantAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.GrantAccessRequest, _access_pb2.GrantAccessResponse]  # type: ignore[assignment]
     """Adds a rule about who may do what."""
     RevokeAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.RevokeAccessRequest, _access_pb2.RevokeAccessResponse]  # type: ignore[assignment]
@@ -197,6 +225,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists consumer groups by name."""
 
     @_abc_1.abstractmethod
+    def ListGroupLag(
+        self,
+        request: _admin_pb2.ListGroupLagRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListGroupLagResponse, _abc.Awaitable[_admin_pb2.ListGroupLagResponse]]:
+        """Lists the lag of all consumer groups, by group and topic."""
+
+    @_abc_1.abstractmethod
     def DescribeGroup(
         self,
         request: _admin_pb2.DescribeGroupRequest,
@@ -255,6 +291,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Delivers dead letters to their group again, at their original offsets. Reports its progress."""
 
     @_abc_1.abstractmethod
+    def PurgeDeadLetters(
+        self,
+        request: _admin_pb2.PurgeDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.PurgeDeadLettersResponse], _abc.AsyncIterator[_admin_pb2.PurgeDeadLettersResponse]]:
+        """Deletes a group's oldest dead letters, all or up to a limit. Reports its progress."""
+
+    @_abc_1.abstractmethod
     def DeleteGroup(
         self,
         request: _admin_pb2.DeleteGroupRequest,
@@ -268,7 +312,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListTransactionsResponse, _abc.Awaitable[_admin_pb2.ListTransactionsResponse]]:
-        """Lists transactions without a verdict: prepared or parked, in the order of their ids, which begin with the time."""
+        """Lists transactions without a verdict, prepared or parked, in the order of their ids, which begin with the time; or
+        those with a verdict, the last decided first.
+        """
 
     @_abc_1.abstractmethod
     def ResolveTransaction(
@@ -277,6 +323,32 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResolveTransactionResponse, _abc.Awaitable[_admin_pb2.ResolveTransactionResponse]]:
         """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
+
+    @_abc_1.abstractmethod
+    def ResolveTransactions(
+        self,
+        request: _admin_pb2.ResolveTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ResolveTransactionsResponse], _abc.AsyncIterator[_admin_pb2.ResolveTransactionsResponse]]:
+        """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress."""
+
+    @_abc_1.abstractmethod
+    def ListBrokers(
+        self,
+        request: _admin_pb2.ListBrokersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListBrokersResponse, _abc.Awaitable[_admin_pb2.ListBrokersResponse]]:
+        """Lists the brokers on this database."""
+
+    @_abc_1.abstractmethod
+    def ListClients(
+        self,
+        request: _admin_pb2.ListClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClientsResponse, _abc.Awaitable[_admin_pb2.ListClientsResponse]]:
+        """Lists clients with an open stream to any broker: producers that answer checks, and consumers. Each broker reports
+        its own every few seconds.
+        """
 
     @_abc_1.abstractmethod
     def GrantAccess(

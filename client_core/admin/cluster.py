@@ -1,0 +1,215 @@
+"""Brokers, their clients, and the lag of all groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from client_core.admin.transactions import AsyncTransactions
+from client_core.arguments import check_kind, check_text
+from client_core.times import read_span, read_time
+from halfmq.v1 import admin_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from datetime import datetime, timedelta
+
+__all__ = ["AsyncCluster", "BrokerStatus", "ClientKind", "ConnectedClient", "GroupLag"]
+
+_PAGE = 1000
+
+
+class ClientKind(IntEnum):
+    """What a client does."""
+
+    PRODUCER = pb.CLIENT_KIND_PRODUCER
+    """It answers checks."""
+    CONSUMER = pb.CLIENT_KIND_CONSUMER
+    """It consumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What a broker reports of itself.
+
+    Attributes:
+        broker_id: Its name.
+        host: Name of its machine.
+        pid: Number of its process.
+        endpoint: Address it listens on.
+        version: Its version.
+        started_at: When it started (database time, UTC).
+        seen_at: When it last reported (database time, UTC).
+        alive: Whether it reported lately.
+        producers: Producers with a stream to it.
+        consumers: Consumers with a stream to it.
+    """
+
+    broker_id: str
+    host: str
+    pid: int
+    endpoint: str
+    version: str
+    started_at: datetime | None
+    seen_at: datetime | None
+    alive: bool
+    producers: int
+    consumers: int
+
+    @classmethod
+    def of(cls, status: pb.BrokerStatus) -> BrokerStatus:
+        """Reads the wire form."""
+        return cls(
+            broker_id=status.broker_id,
+            host=status.host,
+            pid=status.pid,
+            endpoint=status.endpoint,
+            version=status.version,
+            started_at=read_time(status.started_at),
+            seen_at=read_time(status.seen_at),
+            alive=status.alive,
+            producers=status.producers,
+            consumers=status.consumers,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedClient:
+    """A client with an open stream.
+
+    Attributes:
+        kind: What it does; None: something that this version does not know.
+        client_id: Its name.
+        address: Where it calls from, such as ``10.1.2.3:45678``.
+        library: Its library and version, as it says.
+        principal: Who it is; empty without access control.
+        groups: Its groups.
+        topics: Topics that it consumes.
+        broker_id: Broker that it is connected to.
+        connected_at: Since when (database time, UTC).
+        credits: Messages that it may still be sent; None where it asks for messages by calls.
+        byte_credits: Bytes of bodies that it may still be sent; None: no such limit.
+        delivered: Messages delivered to it on this stream, or checks sent to it.
+        held: Messages that it holds under leases and has not settled; checks that it has not answered.
+    """
+
+    kind: ClientKind | None
+    client_id: str
+    address: str
+    library: str
+    principal: str
+    groups: tuple[str, ...]
+    topics: tuple[str, ...]
+    broker_id: str
+    connected_at: datetime | None
+    credits: int | None
+    byte_credits: int | None
+    delivered: int
+    held: int
+
+    @classmethod
+    def of(cls, client: pb.ConnectedClient) -> ConnectedClient:
+        """Reads the wire form."""
+        return cls(
+            kind=_KINDS.get(client.kind),
+            client_id=client.client_id,
+            address=client.address,
+            library=client.library,
+            principal=client.principal,
+            groups=tuple(client.groups),
+            topics=tuple(client.topics),
+            broker_id=client.broker_id,
+            connected_at=read_time(client.connected_at),
+            credits=client.credits if client.HasField("credits") else None,
+            byte_credits=client.byte_credits if client.HasField("byte_credits") else None,
+            delivered=client.delivered,
+            held=client.held,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """Lag of a consumer group in a topic, over all queues; of a broadcasting group, over all members.
+
+    Attributes:
+        group: Consumer group.
+        topic: Topic; empty: it never read one.
+        queues: Number of queues that it reads.
+        lag: Messages that the group has not handled yet.
+        lag_time: How long ago the first of them became visible; None when there is none.
+        in_flight: Messages delivered and not yet handled, or waiting for redelivery.
+        paused_at: Since when the group is paused (database time, UTC); None unless it is.
+        members: Members of a broadcasting group that read the topic; otherwise 0.
+    """
+
+    group: str
+    topic: str
+    queues: int
+    lag: int
+    lag_time: timedelta | None
+    in_flight: int
+    paused_at: datetime | None
+    members: int
+
+    @classmethod
+    def of(cls, lag: pb.GroupLag) -> GroupLag:
+        """Reads the wire form."""
+        return cls(
+            group=lag.group,
+            topic=lag.topic,
+            queues=lag.queues,
+            lag=lag.lag,
+            lag_time=read_span(lag.lag_time) if lag.HasField("lag_time") else None,
+            in_flight=lag.in_flight,
+            paused_at=read_time(lag.paused_at),
+            members=lag.members,
+        )
+
+
+class AsyncCluster(AsyncTransactions):
+    """The part of AsyncAdmin that is about brokers, clients, and all groups."""
+
+    async def list_brokers(self) -> list[BrokerStatus]:
+        """Returns the brokers on this database, by their names; one that stopped silently for some minutes more."""
+        found = await self._link.call(lambda broker: broker.admin.ListBrokers, pb.ListBrokersRequest())
+        return [BrokerStatus.of(each) for each in found.brokers]
+
+    def list_clients(
+        self, *, kind: ClientKind | None = None, group: str | None = None, broker_id: str | None = None
+    ) -> AsyncGenerator[ConnectedClient, None]:
+        """Iterates over clients with an open stream to any broker; each broker reports its own every few seconds.
+
+        Args:
+            kind: Only producers, or only consumers.
+            group: Only those of this group, of producers or consumers.
+            broker_id: Only those of this broker.
+        """
+        check_kind("kind", kind, ClientKind)
+        request = pb.ListClientsRequest(page_size=_PAGE)
+        if kind is not None:
+            request.kind = pb.ClientKind.ValueType(kind)
+        for name, value in (("group", group), ("broker_id", broker_id)):
+            if value is not None:
+                check_text(name, value, "is what clients belong to")
+                setattr(request, name, value)
+        return self._paged(
+            request,
+            lambda broker: broker.admin.ListClients,
+            lambda page: [ConnectedClient.of(each) for each in page.clients],
+        )
+
+    def list_group_lag(self, topic: str | None = None) -> AsyncGenerator[GroupLag, None]:
+        """Iterates over the lag of all consumer groups, by group and topic; `topic`: only in this one."""
+        request = pb.ListGroupLagRequest(page_size=_PAGE)
+        if topic is not None:
+            check_text("topic", topic, "is the name of a topic")
+            request.topic = topic
+        return self._paged(
+            request,
+            lambda broker: broker.admin.ListGroupLag,
+            lambda page: [GroupLag.of(each) for each in page.groups],
+        )
+
+
+_KINDS: dict[int, ClientKind] = {kind.value: kind for kind in ClientKind}
