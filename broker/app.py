@@ -6,6 +6,8 @@ import asyncio
 import importlib
 import logging
 import warnings
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder
@@ -89,6 +91,7 @@ class Broker:
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
         self._store = parts.store
         self._audit = parts.audit
+        self._reports = parts.reports
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         try:
             await self._store.start()
@@ -97,6 +100,9 @@ class Broker:
                 await parts.quotas.refresh()
                 await gate.start()
             await self._server.listen()
+            self._reports.status = replace(
+                self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now()
+            )
         except BaseException:
             await self._store.close()
             self._database.close()
@@ -127,6 +133,7 @@ class Broker:
         try:
             async with asyncio.timeout(CLOSING):
                 await self._record_the_rest()
+                await self._leave()
                 await self._store.close()
         except TimeoutError:
             logger.warning(
@@ -143,6 +150,11 @@ class Broker:
             await self._audit.flush()
         except BrokerError as error:
             logger.warning("what was refused last is not recorded: %s", error.message)
+
+    async def _leave(self) -> None:
+        # One that cannot say so is forgotten after some minutes.
+        with suppress(BrokerError):
+            await self._reports.leave()
 
     def _open_database(self) -> None:
         config = self.config

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from broker.api.access import Gate
@@ -14,17 +17,21 @@ from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.quota_watcher import QuotaWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.rules_watcher import RulesWatcher
+from broker.maintenance.status_reporter import StatusReporter
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.ports.connections import BrokerStatus
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.services.auditing import Audit
 from broker.services.catalog import Catalog, CatalogConfig
+from broker.services.connections import BrokerReports, Connections
 from broker.services.consuming.config import DeliveryConfig
 from broker.services.consuming.delivery import DeliveryService
 from broker.services.consuming.reading import QueueReader
 from broker.services.consuming.receipts import ReceiptService
 from broker.services.forwarding import ForwardService
 from broker.services.operating.access import AccessOperations
+from broker.services.operating.cluster import ClusterOperations
 from broker.services.operating.dead_letters import DeadLetterService
 from broker.services.operating.groups import GroupService
 from broker.services.operating.queries import MessageQueries
@@ -78,6 +85,9 @@ class Parts:
     dead_letters: DeadLetterService
     operations: TransactionOperations
     queries: MessageQueries
+    cluster: ClusterOperations
+    connections: Connections
+    reports: BrokerReports
     access: AccessOperations
     audit: Audit
     quotas: Quotas
@@ -99,6 +109,8 @@ def assemble(
     )
     audit, quotas = Audit(store), Quotas(store)
     rights = Rights(store, audit, quotas)
+    connections = Connections(store.clock)
+    reports = BrokerReports(store, connections, _status(config))
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
@@ -124,6 +136,9 @@ def assemble(
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
+        cluster=ClusterOperations(store, store.clock),
+        connections=connections,
+        reports=reports,
         access=AccessOperations(store, store, store, rights),
         audit=audit,
         quotas=quotas,
@@ -131,6 +146,7 @@ def assemble(
         loops=[
             *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
             AuditRecorder(audit),
+            StatusReporter(reports),
             TransactionChecker(store, sessions, policy, store.clock),
             EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),
@@ -146,6 +162,11 @@ def assemble(
             ),
         ],
     )
+
+
+def _status(config: BrokerConfig) -> BrokerStatus:
+    """What this broker tells of itself; its address and the time come when it listens."""
+    return BrokerStatus(config.name, socket.gethostname(), os.getpid(), config.listen, version("halfmq"), 0)
 
 
 def _catalog_config(config: BrokerConfig) -> CatalogConfig:
@@ -200,6 +221,7 @@ def make_gateway(config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> 
         sending=parts.sending,
         answers=parts.answers,
         sessions=parts.sessions,
+        connections=parts.connections,
         delivery=parts.delivery,
         receipts=parts.receipts,
         delivery_config=parts.delivery_config,

@@ -71,6 +71,7 @@ class Server:
             parts.groups,
             parts.topics,
             parts.wakeups,
+            parts.connections,
             parts.store.clock,
             config.name,
             guard.responses,
@@ -129,7 +130,13 @@ class Server:
     def _add_services(self, server: grpc.aio.Server) -> Sequence[str]:
         parts = self._parts
         transactions = TransactionServicer(
-            parts.transactions, parts.operations, parts.sessions, parts.catalog, parts.answers, self._config.name
+            parts.transactions,
+            parts.operations,
+            parts.sessions,
+            parts.catalog,
+            parts.answers,
+            parts.connections,
+            self._config.name,
         )
         transaction_pb2_grpc.add_TransactionServiceServicer_to_server(transactions, server)
         producer_pb2_grpc.add_ProducerServiceServicer_to_server(
@@ -149,7 +156,13 @@ class Server:
     def _add_admin(self, server: grpc.aio.Server) -> Sequence[str]:
         parts = self._parts
         admin = AdminServicer(
-            parts.topics, parts.groups, parts.dead_letters, parts.operations, parts.access, parts.store.clock
+            parts.topics,
+            parts.groups,
+            parts.dead_letters,
+            parts.operations,
+            parts.cluster,
+            parts.access,
+            parts.store.clock,
         )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         return [ADMIN]

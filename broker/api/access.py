@@ -94,6 +94,15 @@ def _transactions(request: Any) -> list[Need]:
     return [*needs, Need(Action.LIST, Kind.TOPIC, request.topic)] if request.topic else needs
 
 
+def _resolving(request: Any) -> list[Need]:
+    needs = [Need(Action.OPERATE, Kind.GROUP, request.producer_group)] if request.producer_group else []
+    return [*needs, Need(Action.OPERATE | Action.LIST, Kind.TOPIC, request.topic)] if request.topic else needs
+
+
+def _clients(request: Any) -> list[Need]:
+    return [Need(Action.LIST, Kind.GROUP, request.group)] if request.group else []
+
+
 def _seek(request: Any) -> list[Need]:
     return [Need(Action.OPERATE, Kind.GROUP, request.group), Need(Action.SUB | Action.GET, Kind.TOPIC, request.topic)]
 
@@ -171,11 +180,24 @@ CALLS: Mapping[str, Entry] = {
     f"{_V1}AdminService/SetFilter": _changing(_set_filter),
     f"{_V1}AdminService/ListDeadLetters": Entry(_group(Action.GET)),
     f"{_V1}AdminService/RedriveDeadLetters": _changing(_redrive),
+    f"{_V1}AdminService/PurgeDeadLetters": Entry(
+        _group(Action.OPERATE), items=True, changes=lambda request: f"group {request.group}"
+    ),
+    f"{_V1}AdminService/ListGroupLag": Entry(
+        lambda request: [Need(Action.LIST, Kind.TOPIC, request.topic)] if request.topic else [], items=True
+    ),
     f"{_V1}AdminService/DeleteGroup": _changing(_group(Action.DELETE)),
     f"{_V1}AdminService/ListTransactions": Entry(_transactions, items=True),
     f"{_V1}AdminService/ResolveTransaction": Entry(
         items=True, changes=lambda request: f"transaction {request.transaction_id}"
     ),
+    f"{_V1}AdminService/ResolveTransactions": Entry(
+        _resolving,
+        items=True,
+        changes=lambda request: f"transactions of {request.producer_group or 'all groups'}",
+    ),
+    f"{_V1}AdminService/ListBrokers": Entry(lambda _: [Need(Action.LIST, Kind.CLUSTER, "brokers")]),
+    f"{_V1}AdminService/ListClients": Entry(_clients, items=True),
     f"{_V1}AdminService/GrantAccess": Entry(_access(Action.UPDATE), items=True, changes=_granting),
     f"{_V1}AdminService/RevokeAccess": Entry(_access(Action.UPDATE), items=True, changes=lambda _: "access"),
     f"{_V1}AdminService/ListAccessRules": Entry(_access(Action.LIST)),

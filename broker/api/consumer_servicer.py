@@ -13,9 +13,12 @@ from broker.domain.access import Action, Kind
 from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
 from broker.errors import BrokerError, InvalidArgument
+from broker.ports.connections import ClientKind
+from broker.services.connections import Connected
 from broker.services.consuming.subscription import SubscribeRequest
 from broker.services.rights import CALLER
 from broker.wire import times
+from broker.wire.clients import library_of, place_of
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc, message_pb2
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from broker.domain.clock import Clock
     from broker.domain.message import LogMessage
     from broker.ports.log import QueueSlice
+    from broker.services.connections import Connections
     from broker.services.consuming.delivery import DeliveryService
     from broker.services.consuming.reading import QueueReader
     from broker.services.consuming.receipts import ReceiptResults, ReceiptService
@@ -55,17 +59,19 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         groups: GroupService,
         topics: TopicService,
         wakeups: Wakeups,
+        connections: Connections,
         clock: Clock,
         broker_id: str,
         unread: ResponseBudget,
     ) -> None:
-        """Takes the services it exposes, the wake-ups, the database's clock, the broker's name, and the budget."""
+        """Takes the services it exposes, the wake-ups, who is connected, the clock, the broker's name, the budget."""
         self._delivery = delivery
         self._receipts = receipts
         self._reader = reader
         self._groups = groups
         self._topics = topics
         self._wakeups = wakeups
+        self._connections = connections
         self._clock = clock
         self._broker_id = broker_id
         self._unread = unread
@@ -95,15 +101,26 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         if self._wakeups.draining:
             # It was opened after the others were ended, so it would not be ended.
             writer.close()
+        connected = Connected(
+            ClientKind.CONSUMER,
+            subscription.client_id,
+            place_of(context.peer()),
+            library_of(context),
+            CALLER.get().name,
+            [subscription.group],
+            subscription.topics,
+            subscription.figures,
+        )
         try:
-            yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
-            async for response in writer.run(
-                self._deliver(subscription, writer),
-                self._take_requests(request_iterator, subscription, writer),
-                heartbeat=heartbeat,
-            ):
-                # Serialized messages are passed through: see CallInterceptor.
-                yield cast("consumer_pb2.ConsumeResponse", response)
+            with self._connections.open(connected):
+                yield consumer_pb2.ConsumeResponse(subscribed=subscribed)
+                async for response in writer.run(
+                    self._deliver(subscription, writer),
+                    self._take_requests(request_iterator, subscription, writer),
+                    heartbeat=heartbeat,
+                ):
+                    # Serialized messages are passed through: see CallInterceptor.
+                    yield cast("consumer_pb2.ConsumeResponse", response)
         finally:
             self._streams.discard(writer)
 

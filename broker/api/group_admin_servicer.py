@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.api.converters import filters, groups
 from broker.domain.access import Action, Kind
 from broker.services.rights import CALLER
+from broker.wire import times
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         may = CALLER.get().judge(Action.LIST, Kind.GROUP)
         found, following = await self._groups.groups(request.page_token, request.page_size, may)
         return admin_pb2.ListGroupsResponse(groups=[groups.group(group) for group in found], next_page_token=following)
+
+    async def ListGroupLag(
+        self, request: admin_pb2.ListGroupLagRequest, context: _Context
+    ) -> admin_pb2.ListGroupLagResponse:
+        """Lists the lag of all consumer groups."""
+        may = CALLER.get().judge(Action.LIST, Kind.GROUP)
+        found, following = await self._groups.lags(request.topic, request.page_token, request.page_size, may)
+        now = self._clock.now()
+        return admin_pb2.ListGroupLagResponse(
+            groups=[groups.group_lag(lag, now) for lag in found], next_page_token=following
+        )
 
     async def DescribeGroup(
         self, request: admin_pb2.DescribeGroupRequest, context: _Context
@@ -121,6 +133,19 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 total=so_far.total,
                 done=last,
             )
+
+    async def PurgeDeadLetters(
+        self, request: admin_pb2.PurgeDeadLettersRequest, context: _Context
+    ) -> AsyncIterator[admin_pb2.PurgeDeadLettersResponse]:
+        """Deletes a group's oldest dead letters."""
+        steps = self._dead_letters.purge(
+            request.group,
+            end=request.before_offset if request.HasField("before_offset") else None,
+            before=times.micros_of_time(request.before, "before") if request.HasField("before") else None,
+            dry_run=request.dry_run,
+        )
+        async for deleted, done in steps:
+            yield admin_pb2.PurgeDeadLettersResponse(deleted=deleted, done=done)
 
     async def DeleteGroup(
         self, request: admin_pb2.DeleteGroupRequest, context: _Context

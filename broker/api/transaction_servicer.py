@@ -13,9 +13,12 @@ from broker.domain.limits import MAX_REASON, check_client_id, check_reason
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.ports.checks import CheckAnswer
+from broker.ports.connections import ClientKind
 from broker.ports.transactions import VerdictWork
+from broker.services.connections import Connected, Figures
 from broker.services.producing.check_sessions import CheckSession
 from broker.services.rights import CALLER
+from broker.wire.clients import library_of, place_of
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import message_pb2, transaction_pb2, transaction_pb2_grpc
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.services.catalog import Catalog
+    from broker.services.connections import Connections
     from broker.services.operating.transactions import TransactionOperations
     from broker.services.producing.check_sessions import CheckSessions
     from broker.services.producing.checks import CheckAnswers
@@ -65,6 +69,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         sessions: CheckSessions,
         catalog: Catalog,
         answers: CheckAnswers,
+        connections: Connections,
         broker_id: str,
     ) -> None:
         """Takes the services it exposes."""
@@ -73,6 +78,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         self._sessions = sessions
         self._catalog = catalog
         self._answers = answers
+        self._connections = connections
         self._broker_id = broker_id
 
     async def Prepare(
@@ -136,15 +142,25 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         group_id = await self._catalog.producer_group_id(producer.producer_group)
         session = CheckSession(producer.client_id or "producer")
         writer: StreamWriter[_CheckResponse] = StreamWriter()
+        connected = Connected(
+            ClientKind.PRODUCER,
+            session.client_id,
+            place_of(context.peer()),
+            library_of(context),
+            CALLER.get().name,
+            [producer.producer_group],
+            figures=lambda: Figures(delivered=session.sent, held=session.unanswered),
+        )
         try:
-            yield transaction_pb2.CheckTransactionsResponse(registered=registered)
-            self._sessions.admit(session, group_id)
-            async for response in writer.run(
-                _send_checks(session, writer),
-                self._take_answers(request_iterator, session, frozenset({group_id}), writer),
-                heartbeat=heartbeat,
-            ):
-                yield response
+            with self._connections.open(connected):
+                yield transaction_pb2.CheckTransactionsResponse(registered=registered)
+                self._sessions.admit(session, group_id)
+                async for response in writer.run(
+                    _send_checks(session, writer),
+                    self._take_answers(request_iterator, session, frozenset({group_id}), writer),
+                    heartbeat=heartbeat,
+                ):
+                    yield response
         finally:
             self._sessions.end(session)
 

@@ -63,6 +63,41 @@ class Redriven:
     following: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Selects a group's oldest dead letters; `end`: only those below this offset; `before`: in microseconds."""
+
+    group: ConsumerGroup
+    end: int | None = None
+    before: int | None = None
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Purged:
+    """A step of a purge: how many were deleted, or would be; below which offset; and whether none are left."""
+
+    deleted: int
+    end: int
+    done: bool
+
+
+@dataclass(slots=True)
+class GroupLag:
+    """Lag of a group in a topic, of a broadcasting group over all members; see GroupLag of the protocol.
+
+    `waiting_since`: when the first message that was not handled became visible (microseconds).
+    """
+
+    group: ConsumerGroup
+    topic: str
+    queues: int = 0
+    lag: int = 0
+    waiting_since: int | None = None
+    in_flight: int = 0
+    members: int = 0
+
+
 class GroupNames(Protocol):
     """Look-up of consumer groups by name."""
 
@@ -125,6 +160,10 @@ class GroupStore(Protocol):
         """Progress of a group in every queue it joined."""
         ...
 
+    async def group_lags(self, groups: Sequence[ConsumerGroup], topic: Topic | None) -> tuple[list[GroupLag], int]:
+        """The lag of some groups by topic, and how many of these groups it is of: as many as fit into a page."""
+        ...
+
 
 class DeadLetterStore(Protocol):
     """Dead letters."""
@@ -135,4 +174,8 @@ class DeadLetterStore(Protocol):
 
     async def redrive(self, search: DeadLetterSearch, *, republish: bool) -> Redriven:
         """Delivers some dead letters to their group again."""
+        ...
+
+    async def purge_dead_letters(self, wanted: Purge) -> Purged:
+        """Deletes some of a group's oldest dead letters."""
         ...

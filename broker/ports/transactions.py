@@ -124,6 +124,9 @@ class TransactionSummary:
     prepared_at: int
     next_check_at: int | None
     parked_at: int | None
+    decided_at: int | None = None
+    source: VerdictSource | None = None
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -154,6 +157,37 @@ class TransactionFilter:
     groups: frozenset[int] | None = None
 
 
+@dataclass(slots=True)
+class DecidedSearch:
+    """Which transactions with a verdict to list; times in microseconds.
+
+    Attributes:
+        state: COMMITTED or ROLLED_BACK; None: both.
+        sources: who decided them.
+        since, until: when they were decided; `until` is exclusive.
+        after: time of the verdict and identity of the last one of the page before.
+        groups: only those of these producer groups; None: of all.
+    """
+
+    state: TransactionState | None = None
+    producer_group: str | None = None
+    sources: frozenset[VerdictSource] = frozenset()
+    since: int | None = None
+    until: int | None = None
+    prepared_before: int | None = None
+    after: tuple[int, bytes] | None = None
+    limit: int = 100
+    groups: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class DecidedPage:
+    """Some transactions with a verdict, the last decided first, and where the next page begins; None at the end."""
+
+    entries: list[TransactionSummary]
+    following: tuple[int, bytes] | None
+
+
 class TransactionStore(Protocol):
     """Preparing and deciding transactions."""
 
@@ -179,6 +213,10 @@ class TransactionRecords(TransactionDetails, Protocol):
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
         """Transactions without a verdict, in the order of their ids, which begin with the time."""
+        ...
+
+    async def list_decided(self, search: DecidedSearch) -> DecidedPage:
+        """Transactions with a verdict, the last decided first."""
         ...
 
     async def check_again(

@@ -18,13 +18,17 @@ from broker.domain.group import ConsumerGroup
 from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
 from broker.errors import NotFound, StorageUnavailable
+from broker.ports.connections import ClientKind
 from broker.rocketmq import settings
 from broker.rocketmq.access import judge_settings, may_be_asked, may_send
 from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.services.connections import MOST_NAMES, Connected, Figures
 from broker.services.producing.check_sessions import CheckSession
+from broker.services.rights import CALLER
+from broker.wire.clients import place_of, printable
 from broker.wire.stream_writer import StreamWriter
 from broker.wire.times import micros
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
     from broker.rocketmq.calls import Caller
     from broker.services.catalog import Catalog
+    from broker.services.connections import Connections
     from broker.services.producing.check_sessions import CheckSessions
 
 _Type, _Language = definition_pb2.ClientType, definition_pb2.Language
@@ -95,8 +100,9 @@ class Client:
 class Clients:
     """The clients that are connected, or were recently."""
 
-    def __init__(self, catalog: Catalog, sessions: CheckSessions, max_body: int) -> None:
-        """Takes the catalog, the check sessions, and the largest body."""
+    def __init__(self, catalog: Catalog, sessions: CheckSessions, connections: Connections, max_body: int) -> None:
+        """Takes the catalog, the check sessions, the list of who is connected, and the largest body."""
+        self._connections = connections
         self._catalog = catalog
         self._sessions = sessions
         self._max_body = max_body
@@ -197,10 +203,18 @@ class Clients:
         """Removes the pending checks of a transaction that this broker sent."""
         self._checks.pop(transaction_id, None)
 
-    async def telemetry(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncGenerator[Any, None]:
-        """Serves a client's stream."""
+    async def telemetry(self, requests: AsyncIterator[Any], caller: Caller, peer: str) -> AsyncGenerator[Any, None]:
+        """Serves a client's stream; `peer`: gRPC's name of where it comes from."""
         client = self.heard(caller.named())
         session = CheckSession(caller.client_id)
+        connected = Connected(
+            None,
+            caller.client_id,
+            place_of(peer),
+            "",
+            CALLER.get().name,
+            figures=lambda: Figures(delivered=session.sent, held=session.unanswered),
+        )
         writer: StreamWriter[Any] = StreamWriter()
         self._writers.add(writer)
         if self._draining:
@@ -209,10 +223,12 @@ class Clients:
         try:
             for topic, surely in list(client.topics.items()):
                 self._sessions.admit(session, await self._group_id(topic), surely=surely)
-            async for command in writer.run(
-                self._take(requests, client, caller, writer), self._send_checks(session, caller, writer)
-            ):
-                yield command
+            with self._connections.open(connected):
+                async for command in writer.run(
+                    self._take(requests, client, caller, writer, connected),
+                    self._send_checks(session, caller, writer),
+                ):
+                    yield command
         finally:
             self._writers.discard(writer)
             client.streams.discard(session)
@@ -220,7 +236,12 @@ class Clients:
             self._sessions.end(session)
 
     async def _take(
-        self, requests: AsyncIterator[Any], client: Client, caller: Caller, writer: StreamWriter[Any]
+        self,
+        requests: AsyncIterator[Any],
+        client: Client,
+        caller: Caller,
+        writer: StreamWriter[Any],
+        connected: Connected,
     ) -> None:
         first = True
         async for request in requests:
@@ -230,6 +251,7 @@ class Clients:
             try:
                 judge_settings(request.settings, caller)
                 agreed = await self._agree(request.settings, client, caller)
+                _describe(connected, request.settings, caller)
             except StorageUnavailable as error:
                 # Other errors in settings end the stream. This one is transient, and clients that lose their streams
                 # may be without one for minutes.
@@ -296,3 +318,18 @@ class Clients:
                 message=half_message(check, caller.namespace), transaction_id=format_id(check.transaction_id)
             )
             await writer.write(service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command))
+
+
+def _describe(connected: Connected, told: Any, caller: Caller) -> None:
+    """Takes over for operators what a client says of itself."""
+    agent = told.user_agent
+    connected.library = printable(f"rocketmq-{_Language.Name(agent.language).lower()}/{agent.version}")
+    if told.WhichOneof("pub_sub") == "publishing":
+        topics = [name_of(topic, caller.namespace) for topic in told.publishing.topics[:MOST_NAMES]]
+        connected.kind, connected.topics = ClientKind.PRODUCER, topics
+        connected.groups = [producer_group_of(topic) for topic in topics]
+        return
+    connected.kind = ClientKind.CONSUMER
+    connected.groups = [name_of(told.subscription.group, caller.namespace)]
+    entries = told.subscription.subscriptions[:MOST_NAMES]
+    connected.topics = [name_of(entry.topic, caller.namespace) for entry in entries]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from broker.domain.clock import Clock
     from broker.services.catalog import Catalog
+    from broker.services.connections import Connections
     from broker.services.consuming.config import DeliveryConfig
     from broker.services.consuming.delivery import DeliveryService
     from broker.services.consuming.reading import QueueReader
@@ -74,6 +75,7 @@ class Gateway:
         sending: SendService,
         answers: CheckAnswers,
         sessions: CheckSessions,
+        connections: Connections,
         delivery: DeliveryService,
         receipts: ReceiptService,
         delivery_config: DeliveryConfig,
@@ -92,7 +94,7 @@ class Gateway:
         secrets = WatchedFile(config.keys, read_secrets, field=FIELD) if config.keys else None
         callers = Callers(secrets, window=config.signature_window, rights=rights)
         guard.known_to[self.service] = callers.know
-        self._clients = Clients(catalog, sessions, transactions.limits.max_body)
+        self._clients = Clients(catalog, sessions, connections, transactions.limits.max_body)
         self.renewals = Renewals(receipts, self._clients, clock, delivery_config.lease_time)
         self._servicer = MessagingServicer(
             callers,

@@ -160,7 +160,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
             with self._streams:
                 caller = self._callers.caller(context)
                 with self._limits.stream(CALLER.get().name, context.peer()), CALLER.get().stream():
-                    async with aclosing(self._clients.telemetry(request_iterator, caller)) as commands:
+                    async with aclosing(self._clients.telemetry(request_iterator, caller, context.peer())) as commands:
                         async for each in commands:
                             self._callers.look_again(context)
                             yield each

@@ -99,6 +99,29 @@ def parse_transaction_token(token: str) -> bytes:
     return raw
 
 
+def decided_token(following: tuple[int, bytes] | None) -> str:
+    """The token of a page of decided transactions: time and identity of the last one; empty if there is none."""
+    return "" if following is None else f"{following[0]:x}.{following[1].hex()}"
+
+
+def parse_decided_token(token: str) -> tuple[int, bytes] | None:
+    """Time of the verdict and identity of the transaction after which a page begins; None: the first page.
+
+    Raises:
+        InvalidArgument: it is no such token.
+    """
+    if not token:
+        return None
+    try:
+        time, _, identity = _bounded(token).partition(".")
+        decided_at, raw = int(time, 16), bytes.fromhex(identity)
+        if not 0 <= decided_at < 1 << 62 or len(raw) != _ID_BYTES:
+            raise ValueError(token)
+    except ValueError:
+        raise _invalid() from None
+    return decided_at, raw
+
+
 def number_token(following: int | None) -> str:
     """The token of a page that begins at a number; empty if there is no further page."""
     return "" if following is None else str(following)

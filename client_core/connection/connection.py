@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import grpc
@@ -84,7 +86,7 @@ class Connection:
 
     def channel(self, endpoint: str, options: Iterable[tuple[str, Any]]) -> grpc.aio.Channel:
         """A channel to one of the endpoints; call it on the event loop that will use it."""
-        listed = list(options)
+        listed = [*options, ("grpc.primary_user_agent", f"halfmq-python/{_own_version()}")]
         if self.tls is None:
             made = grpc.aio.insecure_channel(endpoint, listed)
         else:
@@ -92,6 +94,15 @@ class Connection:
                 listed.append(("grpc.ssl_target_name_override", self.tls.server_name))
             made = grpc.aio.secure_channel(endpoint, self.tls.credentials(), listed)
         return made if self.auth is None else cast("grpc.aio.Channel", AuthorizedChannel(made, self.auth))
+
+
+@cache
+def _own_version() -> str:
+    """The version of this library; "unknown" where it runs without being installed."""
+    try:
+        return version("halfmq")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 Endpoint: TypeAlias = Addresses | Connection

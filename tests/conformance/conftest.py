@@ -63,3 +63,11 @@ async def group(store: Store, topic: Topic) -> ConsumerGroup:
     made = await store.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
     await store.join(JoinWork(made, [topic], "consumer", {}))
     return made
+
+
+@pytest.fixture
+async def tired(store: Store, topic: Topic) -> ConsumerGroup:
+    """A group that tries once."""
+    made = await store.create_group("tired", GroupSettings(1), TopicSettings(1, 10 * HOUR))
+    await store.join(JoinWork(made, [topic], "consumer", {}))
+    return made

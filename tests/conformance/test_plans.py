@@ -20,16 +20,17 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.ports.delivery import Claimed, ClaimWork, ExtendWork, NackWork
 from broker.ports.log import RecallWork, SendWork
 from broker.ports.queries import MessageSearch
-from broker.ports.transactions import Half, PrepareWork, TransactionFilter, VerdictWork
+from broker.ports.transactions import DecidedSearch, Half, PrepareWork, TransactionFilter, VerdictWork
 from broker.storage.catalog import quotas
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.session import StartOver
+from broker.storage.groups import groups, holders, lags
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
-from broker.storage.transactions import checks, halves, transaction_queries, verdicts
+from broker.storage.transactions import checks, decided, halves, transaction_queries, verdicts
 from conformance import bulk
 from conformance.bulk import (
     BACKLOG,
@@ -459,6 +460,45 @@ def test_listing_reads_a_page(past: Past, wanted: TransactionFilter) -> None:
     # A page, its details and their counts; of a group, the index entries of its transactions.
     of_group = 0 if wanted.producer_group is None else PENDING // bulk.PENDING_GROUPS
     assert measured.reads <= 6 * wanted.limit + 2 * of_group + CONSTANT
+    plans_hold(past, measured)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        DecidedSearch(sources=frozenset([VerdictSource.PRODUCER])),
+        DecidedSearch(sources=frozenset([VerdictSource.PRODUCER]), producer_group="nobody"),
+        DecidedSearch(sources=frozenset([VerdictSource.OPERATOR])),
+        DecidedSearch(sources=frozenset([VerdictSource.PRODUCER]), state=TransactionState.ROLLED_BACK),
+        DecidedSearch(sources=frozenset([VerdictSource.PRODUCER]), since=START - 500, until=START - 100),
+        DecidedSearch(sources=frozenset([VerdictSource.OPERATOR]), after=(START - 1000, bulk.decided_id(500))),
+    ],
+)
+def test_listing_what_was_decided_reads_a_limited_part(past: Past, search: DecidedSearch) -> None:
+    past.pretend(stale=False)
+    measured = past.reads(lambda session: decided.list_decided(session, search))
+    assert len(measured.result.entries) <= search.limit
+    # Index entries, the rows behind them, and a page with its groups; no more where few match.
+    assert measured.reads <= 2 * decided.MOST_READ + 6 * search.limit + CONSTANT
+    plans_hold(past, measured)
+
+
+def test_the_lag_of_groups_reads_their_own_rows(past: Past) -> None:
+    past.pretend(stale=False)
+    known = past.reads(lambda session: groups.list_groups(session, "", 100)).result
+    measured = past.reads(lambda session: lags.group_lags(session, known, None))
+    found, count = measured.result
+    assert count == 4
+    assert sum(each.lag for each in found) > 0
+    # A row of progress and of its queue for each, their leases, and the first message that waits.
+    assert measured.reads <= 3 * bulk.LEASES + 10 * len(found) * len(TOPIC.queue_ids) + CONSTANT
+    plans_hold(past, measured)
+
+
+def test_what_consumers_hold_reads_the_leases_of_their_groups(past: Past) -> None:
+    past.pretend(stale=False)
+    measured = past.reads(lambda session: holders.held_by(session, {("g0", "me"), ("g1", "me")}))
+    assert measured.reads <= 3 * bulk.LEASES + CONSTANT
     plans_hold(past, measured)
 
 

@@ -14,31 +14,12 @@ from broker.errors import NotFound
 from broker.ports.delivery import JoinWork
 from broker.ports.groups import DeadLetterSearch, Redriven
 from broker.ports.log import SendWork
-from conformance.world import HOUR, LEASE, World, acks, bodies, nacks, new_id, ok, pull, text
+from conformance.world import HOUR, LEASE, World, acks, bodies, bury, nacks, new_id, ok, pull, text
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
-
-
-@pytest.fixture
-async def tired(store: Store, topic: Topic) -> ConsumerGroup:
-    """A group that tries once."""
-    made = await store.create_group("tired", GroupSettings(1), TopicSettings(1, 10 * HOUR))
-    await store.join(JoinWork(made, [topic], "consumer", {}))
-    return made
-
-
-async def bury(store: Store, group: ConsumerGroup, topic: Topic, *names: str, **rest: object) -> None:
-    """Has messages become dead letters."""
-    work = [SendWork(new_id(), topic.topic_id, 0, text(name, topic.name, tag=name[0], **rest)) for name in names]
-    ok(await store.send(work))
-    buried = 0
-    while buried < len(names):
-        held = await pull(store, group, topic)
-        ok(await store.settle(nacks(held, reason=f"no {names[0]}")))
-        buried += len(bodies(held))
 
 
 async def redriven(store: Store, search: DeadLetterSearch, *, republish: bool = False) -> Redriven:

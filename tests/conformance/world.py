@@ -265,6 +265,17 @@ async def decided(store: Store, work: VerdictWork) -> TransactionOutcome:
     return outcome
 
 
+async def bury(store: Store, group: ConsumerGroup, topic: Topic, *names: str, **rest: object) -> None:
+    """Has messages become dead letters."""
+    work = [SendWork(new_id(), topic.topic_id, 0, text(name, topic.name, tag=name[0], **rest)) for name in names]
+    ok(await store.send(work))
+    buried = 0
+    while buried < len(names):
+        held = await pull(store, group, topic)
+        ok(await store.settle(nacks(held, reason=f"no {names[0]}")))
+        buried += len(bodies(held))
+
+
 async def pull(
     store: Store,
     group: ConsumerGroup,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import QueueState
-    from broker.ports.groups import FoundDeadLetter
+    from broker.ports.groups import FoundDeadLetter, GroupLag
 
 
 def settings_in(given: admin_pb2.ConsumerGroup) -> GroupSettings:
@@ -104,6 +104,23 @@ def group_progress(state: QueueState, now: int) -> admin_pb2.GroupProgress:
     )
     if state.waiting_since is not None and state.lag:
         fill_duration(result.lag_time, now - state.waiting_since)
+    return result
+
+
+def group_lag(found: GroupLag, now: int) -> admin_pb2.GroupLag:
+    """A group's lag in a topic."""
+    result = admin_pb2.GroupLag(
+        group=found.group.name,
+        topic=found.topic,
+        queues=found.queues,
+        lag=found.lag,
+        in_flight=found.in_flight,
+        members=found.members,
+    )
+    if found.waiting_since is not None:
+        fill_duration(result.lag_time, now - found.waiting_since)
+    if found.group.paused_at is not None:
+        result.paused_at.CopyFrom(timestamp(found.group.paused_at))
     return result
 
 

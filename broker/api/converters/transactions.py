@@ -152,4 +152,7 @@ def transaction_summary(summary: TransactionSummary) -> admin_pb2.TransactionSum
         prepared_at=timestamp(summary.prepared_at),
         next_check_at=None if summary.next_check_at is None else timestamp(summary.next_check_at),
         parked_at=None if summary.parked_at is None else timestamp(summary.parked_at),
+        decided_at=None if summary.decided_at is None else timestamp(summary.decided_at),
+        source=cast("transaction_pb2.VerdictSource.ValueType", int(summary.source or 0)),
+        reason=summary.reason,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError, NotFound, Overloaded, StorageUnavailable
 from broker.ports.delivery import ClaimWork, NackWork
+from broker.services.connections import Figures
 from broker.services.wakeups import signal
 
 if TYPE_CHECKING:
@@ -110,6 +111,21 @@ class Subscription:
         self._given: list[int] = []
         self._gathers_until = 0.0
         self._spoken = asyncio.Event()
+        self._delivered = 0
+
+    @property
+    def group(self) -> str:
+        """The name of its group."""
+        return self._request.group
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """The names of its topics."""
+        return self._request.topics
+
+    def figures(self) -> Figures:
+        """What it may still be sent, and what it was sent."""
+        return Figures(self._credits, self._byte_credits, self._delivered)
 
     def grant(self, messages: int, body_bytes: int = 0) -> None:
         """Grants more credits: messages, and bytes of bodies, which have no limit until some are granted."""
@@ -288,7 +304,9 @@ class Subscription:
         return self._credits > 0 and (self._byte_credits is None or self._byte_credits > 0)
 
     def _spend(self, claimed: Claimed) -> None:
-        self._credits -= sum(len(part.messages) for part in claimed.parts)
+        count = sum(len(part.messages) for part in claimed.parts)
+        self._credits -= count
+        self._delivered += count
         if self._byte_credits is not None:
             self._byte_credits -= claimed.size
 

@@ -1,4 +1,4 @@
-"""Dead letters: listing and redriving them."""
+"""Dead letters: listing, redriving and purging them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from broker.domain.limits import MAX_RECEIPTS, check_count
 from broker.errors import InvalidArgument
-from broker.ports.groups import DeadLetterSearch, Redriven
+from broker.ports.groups import DeadLetterSearch, Purge, Redriven
+from broker.services.auditing import about_to_change
 from broker.services.paging import number_token, page_limit, parse_number_token
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DeadLetterService:
-    """Lists and redrives dead letters."""
+    """Lists, redrives and purges dead letters."""
 
     def __init__(self, store: DeadLetterStore, catalog: Catalog, wakeups: Wakeups) -> None:
         """Takes the port of dead letters, the catalog, and the wake-ups."""
@@ -85,3 +86,31 @@ class DeadLetterService:
             if last:
                 return
             search = replace(search, first=step.following or 0)
+
+    async def purge(
+        self, name: str, *, end: int | None, before: int | None, dry_run: bool
+    ) -> AsyncIterator[tuple[int, bool]]:
+        """Deletes a group's oldest dead letters; yields how many so far after each step, and whether it was the last.
+
+        Args:
+            name: the group.
+            end: only those below this offset; None: those that are there now.
+            before: only those that became dead letters before this time (microseconds).
+            dry_run: only count them.
+
+        Raises:
+            NotFound: there is no such group, or its dead letter topic was deleted.
+            InvalidArgument: the offset is negative.
+        """
+        group = await self._catalog.current_group(name)
+        if end is not None and end < 0:
+            raise InvalidArgument("An offset cannot be negative.", field="before_offset")
+        if not dry_run:
+            await about_to_change()
+        wanted, deleted, done = Purge(group, end, before, dry_run), 0, False
+        while not done:
+            step = await self._store.purge_dead_letters(wanted)
+            deleted, done = deleted + step.deleted, step.done
+            # What became a dead letter since is not meant.
+            wanted = Purge(group, step.end)
+            yield deleted, done

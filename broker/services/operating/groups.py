@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup, GroupSettings
     from broker.domain.topic import QueueState
-    from broker.ports.groups import GroupStore
+    from broker.ports.groups import GroupLag, GroupStore
     from broker.services.catalog import Catalog
     from broker.services.judges import Judge
     from broker.services.wakeups import Wakeups
@@ -61,6 +61,24 @@ class GroupService:
         """
         group = await self._catalog.current_group(name)
         return group, await self._store.filters_of(group), await self._store.group_progress(group)
+
+    async def lags(
+        self, topic: str, page_token: str, page_size: int, may: Judge | None = None
+    ) -> tuple[list[GroupLag], str]:
+        """The lag of a page of groups by topic, and the token of the next page (empty at the end).
+
+        Args:
+            topic: only in this one; empty: in all.
+            page_token: of the page before.
+            page_size: groups of a page; there may be fewer although others follow.
+            may: which groups may be seen.
+
+        Raises:
+            NotFound: there is no such topic.
+        """
+        found, following = await self.groups(page_token, page_size, may)
+        lags, count = await self._store.group_lags(found, await self._catalog.topic(topic) if topic else None)
+        return lags, found[count - 1].name if count < len(found) else following
 
     async def update(self, name: str, changes: dict[str, Any]) -> tuple[ConsumerGroup, _Filters]:
         """Changes settings, by the names of GroupSettings; omitted ones are unchanged.

@@ -40,6 +40,12 @@ class CheckSession:
         self._open: dict[bytes, None] = {}
         self.silent = False
         self.closed = False
+        self.sent = 0
+
+    @property
+    def unanswered(self) -> int:
+        """Checks that it has not answered, as far as they are remembered."""
+        return len(self._open)
 
     def asked(self, transaction_id: bytes) -> None:
         """Records that a check was sent to it."""
@@ -149,6 +155,7 @@ class CheckSessions:
             # Before it is sent: its answer may arrive before this continues.
             session.asked(check.transaction_id)
             if await session.send(check):
+                session.sent += 1
                 self._observer.check_sent(check.producer_group_id, session.client_id)
                 return session.client_id
         self._observer.check_sent(check.producer_group_id, None)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker.storage.adapters.access import Access
 from broker.storage.delivery import redrive
-from broker.storage.groups import filters, groups, progress
+from broker.storage.groups import filters, groups, lags, progress
+from broker.storage.retention import purging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from broker.domain.filters import Filter
     from broker.domain.group import ConsumerGroup, GroupSettings
     from broker.domain.topic import QueueState, Topic, TopicSettings
-    from broker.ports.groups import DeadLetterPage, DeadLetterSearch, Redriven
+    from broker.ports.groups import DeadLetterPage, DeadLetterSearch, GroupLag, Purge, Purged, Redriven
     from broker.storage.engine.session import Session
 
 
@@ -102,6 +103,12 @@ class Groups(Access):
 
         return await self._write(deliver, redo=again)
 
+    async def purge_dead_letters(self, wanted: Purge) -> Purged:
+        """Deletes some of a group's oldest dead letters."""
+        if wanted.dry_run:
+            return await self._read(lambda session: purging.purge(session, wanted, self.directory))
+        return await self._write(lambda session: purging.purge(session, wanted, self.directory))
+
     async def list_groups(self, after: str, limit: int) -> list[ConsumerGroup]:
         """Consumer groups by name."""
         return await self._read(lambda session: groups.list_groups(session, after, limit))
@@ -113,3 +120,7 @@ class Groups(Access):
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
         """Progress of a group in every queue it joined."""
         return await self._read(lambda session: progress.group_states(session, group, self.directory))
+
+    async def group_lags(self, groups: Sequence[ConsumerGroup], topic: Topic | None) -> tuple[list[GroupLag], int]:
+        """The lag of some groups by topic, and how many of these groups it is of: as many as fit into a page."""
+        return await self._read(lambda session: lags.group_lags(session, groups, topic))

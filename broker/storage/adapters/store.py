@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker.domain.check_policy import CheckPolicy
 from broker.storage.adapters.access import StoreConfig
 from broker.storage.adapters.checks import Checks
+from broker.storage.adapters.connections import Connections
 from broker.storage.adapters.delivery import Delivery
 from broker.storage.adapters.epochs import Epochs
 from broker.storage.adapters.groups import Groups
@@ -26,7 +27,19 @@ if TYPE_CHECKING:
 
 
 class Store(
-    Transactions, Checks, Epochs, Log, Submissions, Schedule, Delivery, Groups, Topics, Queries, AccessRules, Upkeep
+    Transactions,
+    Checks,
+    Epochs,
+    Log,
+    Submissions,
+    Schedule,
+    Delivery,
+    Groups,
+    Topics,
+    Queries,
+    AccessRules,
+    Connections,
+    Upkeep,
 ):
     """Implements every port of broker.ports on a database, with a class per noun."""
 

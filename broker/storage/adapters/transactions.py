@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.storage.adapters.access import Access, StoreConfig
 from broker.storage.catalog import topics
 from broker.storage.catalog.free_queues import FreeQueues
-from broker.storage.transactions import checks, halves, transaction_queries, verdicts
+from broker.storage.transactions import checks, decided, halves, transaction_queries, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.errors import BrokerError
     from broker.ports.transactions import (
+        DecidedPage,
+        DecidedSearch,
         PrepareWork,
         TransactionDetail,
         TransactionFilter,
@@ -71,6 +73,10 @@ class Transactions(Access):
     async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
         """Transactions without a verdict, in the order of their ids, which begin with the time."""
         return await self._read(lambda session: transaction_queries.list_transactions(session, wanted))
+
+    async def list_decided(self, search: DecidedSearch) -> DecidedPage:
+        """Transactions with a verdict, the last decided first."""
+        return await self._read(lambda session: decided.list_decided(session, search))
 
     async def check_again(
         self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str

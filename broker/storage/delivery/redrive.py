@@ -43,7 +43,7 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
         NotFound: the group has no dead letter topic.
         StoredBodyBroken: the body of the first one cannot be unpacked.
     """
-    topic, queue_id, low, high = _letters(session, search.group, directory)
+    topic, queue_id, low, high = letters_of(session, search.group, directory)
     first = max(search.first, low)
     chosen: list[Candidate] = []
     size = 0
@@ -59,7 +59,12 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
     return _page(session, topic, queue_id, chosen, first if first < high else None)
 
 
-def _letters(session: Session, group: ConsumerGroup, directory: Directory) -> tuple[Topic, int, int, int]:
+def letters_of(session: Session, group: ConsumerGroup, directory: Directory) -> tuple[Topic, int, int, int]:
+    """A group's dead letter topic, its queue, and the first and the next offset in it.
+
+    Raises:
+        NotFound: there is none.
+    """
     query = "SELECT min_offset, next_offset FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
     while topic := directory.by_name(session, dead_letter_topic(group.name)):
         row = session.fetch_one(query, (topic.queue_ids[0],))
@@ -95,7 +100,7 @@ def judged(session: Session, search: DeadLetterSearch, directory: Directory) -> 
     Raises:
         NotFound: the group has no dead letter topic.
     """
-    topic, queue_id, low, high = _letters(session, search.group, directory)
+    topic, queue_id, low, high = letters_of(session, search.group, directory)
     first = max(search.first, low)
     chosen, following = _wanted(session, topic, queue_id, first, max(0, min(CHUNK, high - first)), search, Steps())
     offsets = frozenset([candidate.offset for candidate in chosen])
@@ -149,7 +154,7 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
     """
     group = search.group
     _lock(session, group)
-    topic, queue_id, low, high = _letters(session, group, directory)
+    topic, queue_id, low, high = letters_of(session, group, directory)
     first = max(search.first, low)
     until = high if search.until is None else min(high, search.until)
     count = min(CHUNK, until - first)
@@ -191,7 +196,7 @@ def was_done(session: Session, search: DeadLetterSearch, before: Redriven, now: 
         NotFound: the group or its dead letter topic was deleted.
     """
     _lock(session, search.group)
-    _, queue_id, _, high = _letters(session, search.group, directory)
+    _, queue_id, _, high = letters_of(session, search.group, directory)
     # Uses the primary key; messages redriven by another call have another time.
     noted = session.fetch(
         "SELECT COUNT(*) FROM redriven WHERE queue_id = ? AND log_offset >= ? AND log_offset < ? AND redriven_at = ?",

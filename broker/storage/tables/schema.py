@@ -369,6 +369,22 @@ maintenance_turn = sa.Table(
     **_MYSQL,
 )
 
+broker = sa.Table(
+    "broker",
+    metadata,
+    sa.Column("broker_id", sa.String(255), primary_key=True),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("endpoint", sa.String(255), nullable=False),
+    sa.Column("version", sa.String(255), nullable=False),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("seen_at", sa.BigInteger, nullable=False, comment="when it last reported"),
+    sa.Column("producers", sa.Integer, nullable=False),
+    sa.Column("consumers", sa.Integer, nullable=False),
+    sa.Column("clients", Body, nullable=False, comment="JSON list, packed by zlib"),
+    **_MYSQL,
+)
+
 access_rule = sa.Table(
     "access_rule",
     metadata,

@@ -38,7 +38,7 @@ def pull(taking: Taking) -> Any:
         return taking
 
     delivery = SimpleNamespace(subscribe=subscribe)
-    servicer = ConsumerServicer(delivery, None, None, None, None, None, None, "b", None)  # type: ignore[arg-type]
+    servicer = ConsumerServicer(delivery, None, None, None, None, None, None, None, "b", None)  # type: ignore[arg-type]
     return servicer.Pull(consumer_pb2.PullRequest(topics=["orders"], max_messages=10), None)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,9 @@ from broker.ports.checks import ClaimedCheck
 from broker.rocketmq import clients as module
 from broker.rocketmq.calls import Caller
 from broker.rocketmq.clients import Clients
+from broker.services.connections import Connections
 from broker.services.producing.check_sessions import CheckSession, CheckSessions
+from unit.broker.services.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +45,7 @@ class World:
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.sessions = CheckSessions()
-        self.clients = Clients(self.catalog, self.sessions, 1000)  # type: ignore[arg-type]
+        self.clients = Clients(self.catalog, self.sessions, Connections(FakeClock()), 1000)  # type: ignore[arg-type]
         self._streams: list[asyncio.Task[Any]] = []
 
     def members(self) -> dict[int, int]:
@@ -63,7 +65,7 @@ class World:
             yield
 
         async def read() -> None:
-            async for _ in self.clients.telemetry(silence(), caller):
+            async for _ in self.clients.telemetry(silence(), caller, "ipv4:10.0.0.1:1234"):
                 pass
 
         task = asyncio.create_task(read())

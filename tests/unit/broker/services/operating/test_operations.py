@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,8 @@ from broker.errors import InvalidArgument, NotFound, VerdictConflict
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, Redriven
 from broker.ports.queries import FoundMessage, FoundPage, MessageSearch
 from broker.ports.transactions import (
+    DecidedPage,
+    DecidedSearch,
     OpEntry,
     TransactionDetail,
     TransactionFilter,
@@ -26,7 +29,7 @@ from broker.services.operating.dead_letters import DeadLetterService
 from broker.services.operating.groups import GroupService
 from broker.services.operating.queries import MessageQueries
 from broker.services.operating.topics import TopicService
-from broker.services.operating.transactions import TransactionOperations
+from broker.services.operating.transactions import TransactionOperations, Undecided
 from broker.services.positions import Positions
 from broker.services.wakeups import Wakeups
 from unit.broker.services.fakes import FakeNames
@@ -245,6 +248,9 @@ class Records:
         found = [each for each in found if each.transaction_id > wanted.after]
         return found[: wanted.limit]
 
+    async def list_decided(self, search: DecidedSearch) -> DecidedPage:
+        raise AssertionError
+
     async def check_again(
         self, transaction_id: bytes, policy: CheckPolicy, operator: str, reason: str
     ) -> TransactionOutcome:
@@ -259,7 +265,7 @@ class Decisions:
 
     async def decide(self, verdicts: Sequence[Any], may: object = None) -> list[Any]:
         self.work += verdicts
-        return [self.outcome]
+        return [self.outcome] * len(verdicts)
 
 
 class TestTransactions:
@@ -281,19 +287,66 @@ class TestTransactions:
 
     async def test_pages_follow_one_another(self) -> None:
         service = self.service(Records(*[TransactionDetail(summary(number)) for number in (1, 2, 3)]))
-        wanted: dict[str, Any] = {"state": None, "producer_group": "", "topic": "", "prepared_before": None}
-        first, token = await service.undecided(**wanted, page_size=2, page_token="")
-        last, end = await service.undecided(**wanted, page_size=2, page_token=token)
+        first, token = await service.undecided(Undecided(), 2, "")
+        last, end = await service.undecided(Undecided(), 2, token)
         assert [each.prepared_at for each in (*first, *last)] == [101, 102, 103]
         assert end == ""
 
     @pytest.mark.parametrize("token", ["x", "1.zz", "1.00", f"-1.{bytes(16).hex()}"])
     async def test_what_is_no_page_token(self, token: str) -> None:
         with pytest.raises(InvalidArgument) as refused:
-            await self.service(Records()).undecided(
-                state=None, producer_group="", topic="", prepared_before=None, page_size=0, page_token=token
-            )
+            await self.service(Records()).undecided(Undecided(), 0, token)
         assert refused.value.field == "page_token"
+
+    @pytest.mark.parametrize("token", ["x", "1.zz", "1.00", f"-1.{bytes(16).hex()}", f"zz.{bytes(16).hex()}"])
+    async def test_what_is_no_page_token_of_decided_ones(self, token: str) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            await self.service(Records()).decided(DecidedSearch(), 0, token)
+        assert refused.value.field == "page_token"
+
+    async def test_many_are_resolved_with_one_reason(self) -> None:
+        records = Records(*[TransactionDetail(summary(number)) for number in range(1, 4)])
+        decisions = Decisions("decided")
+        wanted = Undecided(state=TransactionState.PARKED)
+        steps = [
+            replace(step)
+            async for step in self.service(records, decisions).resolve_all(
+                wanted, commit=False, operator="ann", reason=" gone ", dry_run=False
+            )
+        ]
+        assert [(step.matched, step.resolved, step.left, step.done) for step in steps] == [(3, 3, 0, True)]
+        assert {(work.commit, work.reason, work.operator) for work in decisions.work} == {(False, "gone", "ann")}
+
+    async def test_those_that_others_decided_in_the_meantime_are_left(self) -> None:
+        conflict = VerdictConflict("committed", state=int(TransactionState.COMMITTED))
+        records = Records(TransactionDetail(summary(1)), TransactionDetail(summary(2)))
+        service = self.service(records, Decisions(conflict))
+        steps = service.resolve_all(
+            Undecided(producer_group="shop"), commit=False, operator="ann", reason="gone", dry_run=False
+        )
+        assert [(step.matched, step.resolved, step.left) async for step in steps] == [(2, 0, 2)]
+
+    async def test_a_dry_run_needs_no_reason_and_decides_nothing(self) -> None:
+        decisions = Decisions("decided")
+        service = self.service(Records(TransactionDetail(summary(1))), decisions)
+        steps = service.resolve_all(Undecided(topic="orders"), commit=True, operator="", reason="", dry_run=True)
+        assert [(step.matched, len(step.examples)) async for step in steps] == [(1, 1)]
+        assert decisions.work == []
+
+    async def test_all_at_once_are_not_resolved_by_a_slip(self) -> None:
+        decisions = Decisions("decided")
+        service = self.service(Records(TransactionDetail(summary(1))), decisions)
+        steps = service.resolve_all(Undecided(), commit=True, operator="", reason="because", dry_run=False)
+        with pytest.raises(InvalidArgument) as refused:
+            await anext(steps)
+        assert (refused.value.field, decisions.work) == ("state", [])
+
+    async def test_many_need_a_reason(self) -> None:
+        service = self.service(Records(TransactionDetail(summary(1))), Decisions("decided"))
+        wanted = Undecided(prepared_before=1)
+        with pytest.raises(InvalidArgument) as refused:
+            await anext(service.resolve_all(wanted, commit=True, operator="", reason=" ", dry_run=False))
+        assert refused.value.field == "reason"
 
     async def test_an_operator_decides_with_a_reason(self) -> None:
         decisions = Decisions("decided")

@@ -1,0 +1,80 @@
+"""What brokers report of themselves and of the clients with a stream to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+
+class ClientKind(IntEnum):
+    """What a client does; the numbers are stored and sent."""
+
+    PRODUCER = 1
+    CONSUMER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedClient:
+    """A client with an open stream; see ConnectedClient of the protocol. Time in microseconds."""
+
+    kind: ClientKind
+    client_id: str
+    address: str
+    library: str
+    principal: str
+    groups: tuple[str, ...]
+    topics: tuple[str, ...]
+    connected_at: int
+    credits: int | None = None
+    byte_credits: int | None = None
+    delivered: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What a broker reports of itself; times in microseconds.
+
+    Attributes:
+        broker_id: its name.
+        seen_at: when it reported; set by the storage.
+        producers, consumers: how many have a stream to it.
+    """
+
+    broker_id: str
+    host: str
+    pid: int
+    endpoint: str
+    version: str
+    started_at: int
+    seen_at: int = 0
+    producers: int = 0
+    consumers: int = 0
+
+
+class ConnectionStore(Protocol):
+    """What brokers report."""
+
+    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> None:
+        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long."""
+        ...
+
+    async def forget_broker(self, broker_id: str) -> None:
+        """Removes a broker that ends."""
+        ...
+
+    async def brokers(self) -> list[BrokerStatus]:
+        """The brokers that reported lately, by their names."""
+        ...
+
+    async def clients_of(self, broker_id: str) -> list[ConnectedClient]:
+        """The clients that a broker reported; empty if it is not known."""
+        ...
+
+    async def held_by(self, consumers: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """How many messages consumers hold under leases and have not settled, by group and client id."""
+        ...
