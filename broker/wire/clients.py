@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LONGEST_LIBRARY = 100
-_OWN, _GRPC = "halfmq-", "grpc-"
 
 
 def place_of(peer: str) -> str:

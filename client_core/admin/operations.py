@@ -82,7 +82,7 @@ class Operations(AdminRunner):
             operator: Name of the operator, recorded likewise; with access control, the principal's counts.
 
         Raises:
-            TransactionRefused: It has the opposite verdict.
+            RequestRefused: Among others with the reason ``VERDICT_CONFLICT``: it has the opposite verdict.
         """
         return self._runner.run(self._core.resolve_transaction(transaction_id, resolution, reason, operator=operator))
 

@@ -205,7 +205,7 @@ class AsyncTransactions(AsyncAccess):
             operator: Name of the operator, recorded likewise; with access control, the principal's counts.
 
         Raises:
-            TransactionRefused: It has the opposite verdict.
+            RequestRefused: Among others with the reason ``VERDICT_CONFLICT``: it has the opposite verdict.
         """
         wanted = plausible_id("a transaction id", transaction_id)
         request = pb.ResolveTransactionRequest(
