@@ -92,8 +92,8 @@ def advance(state: TransactionState, event: TransactionEvent) -> TransactionStat
             state=state,
         )
     raise VerdictConflict(
-        f"Cannot {event.removeprefix('operator: ')} this transaction: its recorded outcome is {state.name}, and outcomes"
-        " never change.",
+        f"Cannot {event.removeprefix('operator: ')} this transaction: its recorded outcome is {state.name}, and"
+        " outcomes never change.",
         state=state,
     )
 
