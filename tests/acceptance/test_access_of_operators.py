@@ -70,7 +70,7 @@ async def test_dead_letters_are_purged_by_those_who_operate_their_group(world: W
     request = access_pb2.ListAuditRecordsRequest(call="AdminService/PurgeDeadLetters", principal="alice")
     async with asyncio.timeout(PATIENCE):
         # Refusals are recorded a moment later.
-        while len(records := (await world.root.call(world.root.admin.ListAuditRecords, request)).records) < 2:
+        while len(records := (await world.root.call(world.root.admin.ListAuditRecords, request)).records) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert {(each.resource, access_pb2.AuditOutcome.Name(each.outcome)) for each in records} == {
         (f"group {mine}", "AUDIT_OUTCOME_ALLOWED"),
