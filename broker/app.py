@@ -15,6 +15,7 @@ from broker.assembly import assemble, make_gate, make_gateway
 from broker.config_sources import seen_by_all
 from broker.errors import BrokerError, ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer, guarded
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.server import Server
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
@@ -41,6 +42,7 @@ class Broker:
         *,
         shares_port: bool = False,
         make_store: type[Store] = Store,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Takes the settings; nothing is opened yet.
 
@@ -49,7 +51,9 @@ class Broker:
             observer: what the parts report to.
             shares_port: whether other processes listen on its port, too.
             make_store: the storage's class.
+            tracer: what records traces of messages.
         """
+        self._tracer = tracer
         self.config = config
         self._shares_port = shares_port
         self._make_store = make_store
@@ -74,7 +78,7 @@ class Broker:
         """
         config = self.config
         await asyncio.to_thread(self._open_database)
-        parts = assemble(config, self._database, self._observer, self._make_store)
+        parts = assemble(config, self._database, self._observer, self._make_store, self._tracer)
         gate = make_gate(config, parts)
         guard = CallInterceptor(
             max_calls=config.max_calls,

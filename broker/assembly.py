@@ -22,6 +22,7 @@ from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.ports.connections import BrokerStatus
 from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.auditing import Audit
 from broker.services.catalog import Catalog, CatalogConfig
 from broker.services.connections import BrokerReports, Connections
@@ -96,9 +97,13 @@ class Parts:
 
 
 def assemble(
-    config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER, make_store: type[Store] = Store
+    config: BrokerConfig,
+    database: Database,
+    observer: Observer = NO_OBSERVER,
+    make_store: type[Store] = Store,
+    tracer: Tracer = NO_TRACER,
 ) -> Parts:
-    """Builds the parts on a database; nothing runs yet. They report to the observer."""
+    """Builds the parts on a database; nothing runs yet. They report to the observer and the tracer."""
     policy = config.check_policy()
     store = make_store(
         database,
@@ -111,11 +116,11 @@ def assemble(
     rights = Rights(store, audit, quotas)
     connections = Connections(store.clock)
     reports = BrokerReports(store, connections, _status(config))
-    wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
+    wakeups, sessions, positions = Wakeups(), CheckSessions(observer, tracer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
-    transactions = TransactionService(store, catalog, validator, positions, wakeups)
-    sending = SendService(store, validator, positions, wakeups)
+    transactions = TransactionService(store, catalog, validator, positions, wakeups, tracer)
+    sending = SendService(store, validator, positions, wakeups, tracer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     return Parts(
         store=store,
@@ -125,9 +130,9 @@ def assemble(
         delivery_config=delivery_config,
         transactions=transactions,
         sending=sending,
-        answers=CheckAnswers(store, store, transactions, observer),
+        answers=CheckAnswers(store, store, transactions, observer, tracer),
         epochs=EpochService(store, catalog, validator, wakeups),
-        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
+        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config, tracer),
         receipts=ReceiptService(store, positions, wakeups, delivery_config, catalog.numbered_groups),
         forwarding=ForwardService(store, sending, validator, wakeups, catalog.numbered_groups),
         reader=QueueReader(store, catalog, wakeups, delivery_config),

@@ -13,6 +13,7 @@ from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.storage.engine.dialects.sqlite import IN_MEMORY
 from broker.storage.migrations import creating as _  # noqa: F401 - loaded with this module, not at the first start
 
@@ -33,6 +34,7 @@ class EmbeddedBroker:
         *,
         auto_create: bool = True,
         observer: Observer = NO_OBSERVER,
+        tracer: Tracer = NO_TRACER,
         **settings: Any,
     ) -> None:
         """Takes a folder to keep the data in (None: in memory) and settings of BrokerConfig, such as `database`.
@@ -50,7 +52,7 @@ class EmbeddedBroker:
             settings.update(database=f"sqlite:///{IN_MEMORY}", allow_unsafe_database=True)
         settings.setdefault("listen", "127.0.0.1:0")
         settings.setdefault("drain", 1.0)
-        self._broker = Broker(BrokerConfig(auto_create=auto_create, **settings), observer)
+        self._broker = Broker(BrokerConfig(auto_create=auto_create, **settings), observer, tracer=tracer)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="halfmq-broker", daemon=True)
 

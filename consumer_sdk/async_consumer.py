@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from client_core.arguments import check_count, check_seconds
 from client_core.connection import BrokerLink, reason_of
+from client_core.tracing import current_tracing
 from consumer_sdk.handlers import HandlerPool, called_by_handler_of
 from consumer_sdk.message import AsyncReceivedMessage, DeliveredMessage, handles_of
 from consumer_sdk.outcomes import dead_letters, raise_refusals
@@ -205,7 +207,8 @@ class AsyncConsumer:
         subscription = self.subscription
         if not subscription.stopped:
             subscription.start()
-        deliveries = await subscription.receive(1)
+        received = self.receiving()
+        deliveries = received(await subscription.receive(1))
         if not deliveries:
             raise StopAsyncIteration
         return AsyncReceivedMessage(deliveries[0], self)
@@ -229,6 +232,10 @@ class AsyncConsumer:
     async def deliveries(self, max_messages: int, timeout: float | None) -> list[pb.Delivery]:  # noqa: ASYNC109
         """Waits for messages in their wire form; see receive."""
         check_count("max_messages", max_messages)
+        received = self.receiving()
+        return received(await self._deliveries(max_messages, timeout))
+
+    async def _deliveries(self, max_messages: int, timeout: float | None) -> list[pb.Delivery]:  # noqa: ASYNC109
         subscription = self.subscription
         if subscription.stopped:
             return []
@@ -242,6 +249,21 @@ class AsyncConsumer:
         except TimeoutError:
             subscription.complain_if_never_reached()
             return []
+
+    def receiving(self) -> Callable[[list[pb.Delivery]], list[pb.Delivery]]:
+        """Begins to receive; what it returns is called with what was received, for the application's traces."""
+        tracing = current_tracing()
+        if tracing is None:
+            return _as_they_are
+        began, settings = time.time_ns(), self._settings
+
+        def received(deliveries: list[pb.Delivery]) -> list[pb.Delivery]:
+            if deliveries:
+                messages = [delivery.message for delivery in deliveries]
+                tracing.received(messages, settings.group, settings.client_id, began)
+            return deliveries
+
+        return received
 
     async def ack(self, messages: DeliveredMessage | Iterable[DeliveredMessage], *, wait: bool = True) -> None:
         """Marks messages as handled.
@@ -421,3 +443,7 @@ class AsyncConsumer:
             ValueError: The time has no time zone.
         """
         return await queue_offsets(self._link, topic, group, time)
+
+
+def _as_they_are(deliveries: list[pb.Delivery]) -> list[pb.Delivery]:
+    return deliveries

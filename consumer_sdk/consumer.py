@@ -345,7 +345,9 @@ class Consumer:
         if subscription.stopped:
             return []
         # Waiting messages are taken in this thread: a round trip to the event loop costs more than most handlers.
-        return subscription.inbox.take(limit) or self._runner.run(self._core.deliveries(limit, timeout))
+        if taken := subscription.inbox.take(limit):
+            return self._core.receiving()(taken)
+        return self._runner.run(self._core.deliveries(limit, timeout))
 
     def _settle(self, handles: list[str], nack: Nack | None, *, wait: bool) -> ReceiptResults:
         if not wait:

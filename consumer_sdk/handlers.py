@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from client_core.arguments import refuse_unrun
 from client_core.connection import is_own_cancellation, reason_of
 from client_core.threads import LastingThreads
+from client_core.tracing import current_tracing
 from consumer_sdk.message import DeliveredMessage
 from consumer_sdk.receipts import Nack
 
@@ -105,7 +106,13 @@ class HandlerPool(Generic[MessageT]):
         handles = (delivery.receipt_handle,)
         message = self._wrap(delivery)
         try:
-            await self._call(message)
+            tracing = current_tracing()
+            if tracing is None:
+                await self._call(message)
+            else:
+                settings = self._subscription.settings
+                with tracing.processing(delivery.message, settings.group, settings.client_id):
+                    await self._call(message)
         except BaseException as error:
             if is_own_cancellation(error):
                 raise

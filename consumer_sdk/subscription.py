@@ -47,7 +47,7 @@ class Subscription:
     def __init__(self, link: BrokerLink, settings: ConsumerSettings) -> None:
         """Connects nothing yet."""
         self._link = link
-        self._settings = settings
+        self.settings = settings
         ids = itertools.count(1).__next__
         self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold)
         chunks = settings.credit_chunk, settings.credit_chunk_bytes
@@ -250,14 +250,14 @@ class Subscription:
                     return
                 _log.warning(
                     "consume stream of group %s to %s: %s: %s; trying again",
-                    self._settings.group,
+                    self.settings.group,
                     broker.endpoint,
                     error.code().name,
                     error.details(),
                 )
                 if not self._subscribed_before:
                     self._never_reached = BrokerUnavailable(
-                        f"no broker has taken the subscription of group {self._settings.group} so far; the last one, "
+                        f"no broker has taken the subscription of group {self.settings.group} so far; the last one, "
                         f"{broker.endpoint}, said {error.code().name}: {error.details()}; check the endpoints",
                         code=error.code(),
                     )
@@ -266,7 +266,7 @@ class Subscription:
 
     async def _serve(self, broker: Broker) -> None:
         duplex = Duplex(broker.consumer.Consume())
-        duplex.put(pb.ConsumeRequest(subscribe=self._settings.subscribe(again=self._subscribed_before)))
+        duplex.put(pb.ConsumeRequest(subscribe=self.settings.subscribe(again=self._subscribed_before)))
         self._duplex = duplex
         self._served = False
         # Before any credit: held messages must not be delivered to this consumer again.
@@ -307,7 +307,7 @@ class Subscription:
             self._on_subscribed(response.subscribed)
 
     def _on_subscribed(self, subscribed: pb.Subscribed) -> None:
-        _log.info("group %s reads through broker %s", self._settings.group, subscribed.broker_id)
+        _log.info("group %s reads through broker %s", self.settings.group, subscribed.broker_id)
         self._stop_ack_timer()
         if self._duplex is not None:
             self._duplex.expect_heartbeats(agreed=subscribed.HasField("heartbeat"))
@@ -355,7 +355,7 @@ class Subscription:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._finished:
             failure = ConsumerError(
-                f"the consumer of group {self._settings.group} failed in the background: {error!r}; make a new one, "
+                f"the consumer of group {self.settings.group} failed in the background: {error!r}; make a new one, "
                 "and report it as a defect of the SDK"
             )
             failure.__cause__ = error
@@ -366,7 +366,7 @@ class Subscription:
         missing = error.code() is grpc.StatusCode.NOT_FOUND
         remedy = "; create what is missing or correct the names" if missing else ""
         return SubscriptionRefused(
-            f"the subscription of group {self._settings.group} to {', '.join(self._settings.topics)} was refused "
+            f"the subscription of group {self.settings.group} to {', '.join(self.settings.topics)} was refused "
             f"({error.code().name}): {error.details()}{remedy}",
             code=plain.code,
             reason=plain.reason,
@@ -387,8 +387,8 @@ class Subscription:
 
     def _grant(self) -> None:
         # Waiting messages and outstanding credits together never exceed the prefetch.
-        room = max(0, self._settings.prefetch - len(self.inbox) - self._credits)
-        room_bytes = max(0, self._settings.prefetch_bytes - self.inbox.size - self._byte_credits)
+        room = max(0, self.settings.prefetch - len(self.inbox) - self._credits)
+        room_bytes = max(0, self.settings.prefetch_bytes - self.inbox.size - self._byte_credits)
         # A broker takes a stream that never granted bytes for one without that limit: no messages alone, then.
         if not room_bytes and not self._has_granted_bytes:
             return

@@ -24,6 +24,7 @@ from client_core.errors import (
 )
 from client_core.ids import plausible_id, sent_id
 from client_core.message import LogPosition, as_messages
+from client_core.tracing import current_tracing
 from halfmq.v1 import producer_pb2
 from producer_sdk.received import as_received
 
@@ -158,7 +159,11 @@ class AsyncProducer:
             dedup_key=dedup_key,
         )
         sends = self._ordered_sends if message_group else self._sends
-        return await self._place_of(message, sends)
+        tracing = current_tracing()
+        if tracing is None:
+            return await self._place_of(message, sends)
+        with tracing.sending("send", [message], self.client_id):
+            return await self._place_of(message, sends)
 
     async def send_many(self, messages: Iterable[Message]) -> list[LogPosition]:
         """Sends messages; each is stored independently.
@@ -174,6 +179,13 @@ class AsyncProducer:
         """
         self._begin()
         encoded = [to_wire(message, sent_id(message.message_id)) for message in as_messages(messages)]
+        tracing = current_tracing()
+        if tracing is None or not encoded:
+            return await self._places_of(encoded)
+        with tracing.sending("send", encoded, self.client_id):
+            return await self._places_of(encoded)
+
+    async def _places_of(self, encoded: list[message_pb2.Message]) -> list[LogPosition]:
         sends = [self._place_of(message, self._ordered_sends) for message in encoded]
         outcomes = await outcomes_of(sends, _as_it_is)
         positions = [outcome for outcome in outcomes if isinstance(outcome, LogPosition)]
@@ -214,7 +226,12 @@ class AsyncProducer:
         request = producer_pb2.SendAndAckRequest(
             messages=encoded, receipt_handles=[each.receipt_handle for each in inputs]
         )
-        response = await self._link.call(lambda broker: broker.producer.SendAndAck, request)
+        tracing = current_tracing()
+        if tracing is None or not encoded:
+            response = await self._link.call(lambda broker: broker.producer.SendAndAck, request)
+        else:
+            with tracing.sending("send", request.messages, self.client_id):
+                response = await self._link.call(lambda broker: broker.producer.SendAndAck, request)
         for each in inputs:
             each.settled_elsewhere()
         return [_position(result) for result in response.results]

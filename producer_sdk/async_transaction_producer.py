@@ -114,7 +114,7 @@ class AsyncTransactionProducer(AsyncProducer):
             raise ConfigurationError(msg, field="listener")
         check_count("listener_concurrency", listener_concurrency)
         self.group = group
-        self._calls = TransactionCalls(self._link, group, self._limits)
+        self._calls = TransactionCalls(self._link, group, self._limits, self.client_id)
         self._listener = ListenerCaller(listener, listener_concurrency) if listener is not None else None
         self._checks = (
             CheckStream(self._link, group, self.client_id, self._listener) if self._listener is not None else None

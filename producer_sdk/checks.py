@@ -15,6 +15,7 @@ from client_core.encoding import from_wire
 from client_core.errors import RequestRefused
 from client_core.message import HalfMessages
 from client_core.states import LocalTransactionState
+from client_core.tracing import current_tracing
 from halfmq.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
@@ -195,14 +196,21 @@ class CheckStream:
 
     async def _answer(self, check: pb.TransactionCheck) -> None:
         transaction_id = check.transaction_id
+        tracing, traceparent = current_tracing(), ""
         try:
-            state, reason = await self._listener.check(_half_messages(check))
+            if tracing is None:
+                state, reason = await self._listener.check(_half_messages(check))
+            else:
+                about = check.messages, transaction_id, check.check_number, self._client_id
+                with tracing.checking(*about) as traceparent:
+                    state, reason = await self._listener.check(_half_messages(check))
             answer = pb.CheckAnswer(
                 transaction_id=transaction_id,
                 # A check repeated while the listener was running has the same answer.
                 check_number=self._asking[transaction_id],
                 verdict=_VERDICTS[state],
                 reason=reason,
+                traceparent=traceparent,
             )
         finally:
             del self._asking[transaction_id]

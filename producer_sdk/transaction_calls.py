@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -18,6 +18,7 @@ from client_core.errors import (
     VerdictUnconfirmed,
 )
 from client_core.results import TransactionResult, transaction_result
+from client_core.tracing import current_tracing
 from halfmq.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
@@ -34,13 +35,21 @@ _ID_SIZE = 38
 _ROLLBACKS_IN_FLIGHT = 4
 
 
+class _Decided(NamedTuple):
+    """A transaction to commit or to roll back, and the trace context of that."""
+
+    transaction_id: str
+    traceparent: str = ""
+
+
 class TransactionCalls:
     """Sends prepares, commits and rollbacks, batched per kind."""
 
-    def __init__(self, link: BrokerLink, group: str, limits: BatchLimits) -> None:
+    def __init__(self, link: BrokerLink, group: str, limits: BatchLimits, client_id: str) -> None:
         """Sends nothing yet."""
         self._link = link
         self._group = group
+        self._client_id = client_id
         self._prepares = Batcher(self._send_prepares, limits)
         self._commits = Batcher(self._send_commits, limits)
         several = BatchLimits(limits.items, limits.size, max(limits.in_flight, _ROLLBACKS_IN_FLIGHT))
@@ -78,6 +87,13 @@ class TransactionCalls:
         except (TypeError, ValueError) as error:
             msg = f"first_position is the number of messages that the transaction has already, not {first_position!r}"
             raise (TypeError if isinstance(error, TypeError) else ValueError)(msg) from None
+        tracing = current_tracing()
+        if tracing is None:
+            return await self._prepare(half, transaction_id)
+        with tracing.sending("prepare", half.messages, self._client_id, transaction_id):
+            return await self._prepare(half, transaction_id)
+
+    async def _prepare(self, half: pb.HalfTransaction, transaction_id: str) -> TransactionResult:
         try:
             result = await ask(self._prepares, self._link.retry, half, half.ByteSize())
         except (RequestRefused, ClientClosed) as error:
@@ -114,10 +130,21 @@ class TransactionCalls:
         return await self._give_verdict("rollback", self._rollbacks, transaction_id, text_of_reason(reason))
 
     async def _give_verdict(
-        self, verdict: str, batcher: Batcher[str, pb.TransactionResult], transaction_id: str, reason: str = ""
+        self, verdict: str, batcher: Batcher[_Decided, pb.TransactionResult], transaction_id: str, reason: str = ""
     ) -> TransactionResult:
+        tracing = current_tracing()
+        if tracing is None:
+            return await self._decide(verdict, batcher, _Decided(transaction_id), reason)
+        with tracing.deciding(verdict, transaction_id, self._client_id) as traceparent:
+            return await self._decide(verdict, batcher, _Decided(transaction_id, traceparent), reason)
+
+    async def _decide(
+        self, verdict: str, batcher: Batcher[_Decided, pb.TransactionResult], decided: _Decided, reason: str
+    ) -> TransactionResult:
+        transaction_id = decided.transaction_id
         try:
-            result = await ask(batcher, self._link.retry, transaction_id, _ID_SIZE, reason)
+            size = _ID_SIZE + len(decided.traceparent)
+            result = await ask(batcher, self._link.retry, decided, size, reason)
         except HalfmqError as error:
             if isinstance(error, RequestRefused) and error.code is grpc.StatusCode.INVALID_ARGUMENT:
                 raise _still_open(error, transaction_id, verdict) from error
@@ -145,13 +172,23 @@ class TransactionCalls:
         request = pb.PrepareRequest(producer_group=self._group, transactions=halves)
         return (await self._link.call(lambda broker: broker.transactions.Prepare, request)).results
 
-    async def _send_commits(self, ids: list[str], _: str) -> Sequence[pb.TransactionResult]:
-        request = pb.CommitRequest(transaction_ids=ids)
+    async def _send_commits(self, decided: list[_Decided], _: str) -> Sequence[pb.TransactionResult]:
+        request = pb.CommitRequest(
+            transaction_ids=[each.transaction_id for each in decided], traceparents=_traceparents(decided)
+        )
         return (await self._link.call(lambda broker: broker.transactions.Commit, request)).results
 
-    async def _send_rollbacks(self, ids: list[str], reason: str) -> Sequence[pb.TransactionResult]:
-        request = pb.RollbackRequest(transaction_ids=ids, reason=reason)
+    async def _send_rollbacks(self, decided: list[_Decided], reason: str) -> Sequence[pb.TransactionResult]:
+        request = pb.RollbackRequest(
+            transaction_ids=[each.transaction_id for each in decided],
+            reason=reason,
+            traceparents=_traceparents(decided),
+        )
         return (await self._link.call(lambda broker: broker.transactions.Rollback, request)).results
+
+
+def _traceparents(decided: Sequence[_Decided]) -> list[str]:
+    return [each.traceparent for each in decided] if any(each.traceparent for each in decided) else []
 
 
 def _duration(seconds: float) -> Duration:

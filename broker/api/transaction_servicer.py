@@ -10,6 +10,7 @@ from broker.api.converters import transactions
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_id
 from broker.domain.limits import MAX_REASON, check_client_id, check_reason
+from broker.domain.trace import sampled
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.errors import BrokerError, Denied, InvalidArgument
 from broker.ports.checks import CheckAnswer
@@ -49,11 +50,18 @@ def _topics_of(request: transaction_pb2.PrepareRequest) -> Iterator[str]:
     return (message.topic for item in request.transactions for message in item.messages)
 
 
-def _verdicts(ids: Sequence[str], *, commit: bool, reason: str = "") -> list[VerdictWork | BrokerError]:
+def _verdicts(
+    ids: Sequence[str], traceparents: Sequence[str], *, commit: bool, reason: str = ""
+) -> list[VerdictWork | BrokerError]:
     verdicts: list[VerdictWork | BrokerError] = []
-    for text in ids:
+    # They are no part of the verdict: wrong ones are ignored.
+    traces = traceparents if len(traceparents) == len(ids) else [""] * len(ids)
+    for text, trace in zip(ids, traces, strict=True):
         try:
-            verdicts.append(VerdictWork(parse_id(text), commit, VerdictSource.PRODUCER, reason))
+            work = VerdictWork(parse_id(text), commit, VerdictSource.PRODUCER, reason)
+            if trace:
+                work.traceparent = sampled(trace)
+            verdicts.append(work)
         except InvalidArgument as error:
             verdicts.append(error.as_outcome())
     return verdicts
@@ -104,7 +112,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Releases transactions."""
         self._transactions.limits.check_items(len(request.transaction_ids), "transaction_ids")
         response = transaction_pb2.CommitResponse()
-        verdicts = _verdicts(request.transaction_ids, commit=True)
+        verdicts = _verdicts(request.transaction_ids, request.traceparents, commit=True)
         outcomes = await self._transactions.decide(verdicts, CALLER.get().judge(Action.PUB, Kind.GROUP))
         for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
             transactions.add_transaction_result(response.results, outcome, transaction_id)
@@ -116,7 +124,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         """Drops transactions."""
         self._transactions.limits.check_items(len(request.transaction_ids), "transaction_ids")
         reason = check_reason(request.reason)
-        verdicts = _verdicts(request.transaction_ids, commit=False, reason=reason)
+        verdicts = _verdicts(request.transaction_ids, request.traceparents, commit=False, reason=reason)
         response = transaction_pb2.RollbackResponse()
         outcomes = await self._transactions.decide(verdicts, CALLER.get().judge(Action.PUB, Kind.GROUP))
         for transaction_id, outcome in zip(request.transaction_ids, outcomes, strict=True):
@@ -197,6 +205,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
                         said.check_number,
                         said.verdict,
                         said.reason[:MAX_REASON],
+                        sampled(said.traceparent),
                         session,
                         groups,
                         writer,
@@ -215,6 +224,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         check_number: int,
         verdict: int,
         reason: str,
+        traceparent: str,
         session: CheckSession,
         groups: frozenset[int],
         writer: StreamWriter[_CheckResponse],
@@ -224,7 +234,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
             transaction_id = parse_id(text_of_id)
             session.answered(transaction_id)
             said = CheckVerdict(verdict or CheckVerdict.UNKNOWN)
-            given = CheckAnswer(session.client_id, said, check_reason(reason), groups)
+            given = CheckAnswer(session.client_id, said, check_reason(reason), groups, traceparent=traceparent)
             taken = await self._answers.take(transaction_id, given, check_number)
             if taken is None:
                 return

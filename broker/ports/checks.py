@@ -36,6 +36,7 @@ class CheckAnswer:
         reason: recorded in the history.
         groups: the producer groups whose transactions it may answer for; None: all.
         topics: the topics that all messages of the transaction have to be on; None: any.
+        traceparent: the trace context of the check at the producer.
     """
 
     client_id: str
@@ -43,6 +44,7 @@ class CheckAnswer:
     reason: str = ""
     groups: frozenset[int] | None = None
     topics: frozenset[int] | None = None
+    traceparent: str = ""
 
 
 class CheckStore(Protocol):

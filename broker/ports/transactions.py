@@ -55,6 +55,7 @@ class VerdictWork:
         source: who decides.
         reason: recorded with the verdict.
         operator: the operator's name; empty if it is nobody's.
+        traceparent: the trace context of the verdict at whoever gives it.
         groups: the producer groups that whoever decides may decide for; for others it is as if there were no such
             transaction. None: all.
         topics: the topics that all of its messages have to be on, likewise. None: any.
@@ -67,6 +68,7 @@ class VerdictWork:
     operator: str = ""
     groups: frozenset[int] | None = None
     topics: frozenset[int] | None = None
+    traceparent: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)

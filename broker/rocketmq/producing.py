@@ -15,7 +15,7 @@ from broker.ports.transactions import VerdictWork
 from broker.rocketmq.access import may_decide, may_send
 from broker.rocketmq.codes import OK, BadRequest, Unsupported, status, status_of
 from broker.rocketmq.ids import own_id, rocketmq_id
-from broker.rocketmq.messages import Type, message_in, recovery_delay
+from broker.rocketmq.messages import LONGEST_TRACE, Type, message_in, recovery_delay
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.producing.sending import OrdinaryMessage, Sent
@@ -135,12 +135,20 @@ class Producing:
         answers = request.source == _Source.SOURCE_UNSPECIFIED and number is not None
         if answers or request.source == _Source.SOURCE_SERVER_CHECK:
             groups, topics = await self._bounds_of(request, caller)
-            answer = CheckAnswer(caller.client_id, verdict, groups=groups, topics=topics)
+            trace = request.trace_context[:LONGEST_TRACE]
+            answer = CheckAnswer(caller.client_id, verdict, groups=groups, topics=topics, traceparent=trace)
             await self._take_answer(transaction_id, number, answer)
         elif verdict is not CheckVerdict.UNKNOWN:
             commit = verdict is CheckVerdict.COMMIT
             groups, topics = await self._bounds_of(request, caller)
-            work = VerdictWork(transaction_id, commit, VerdictSource.PRODUCER, groups=groups, topics=topics)
+            work = VerdictWork(
+                transaction_id,
+                commit,
+                VerdictSource.PRODUCER,
+                groups=groups,
+                topics=topics,
+                traceparent=request.trace_context[:LONGEST_TRACE],
+            )
             outcome = (await self._transactions.decide([work]))[0]
             if isinstance(outcome, BrokerError):
                 raise outcome

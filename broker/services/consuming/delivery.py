@@ -10,6 +10,7 @@ from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_client_id, check_count
 from broker.errors import InvalidArgument, NotFound
 from broker.ports.delivery import JoinWork
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.consuming.subscription import Subscription
 from broker.services.ids import new_id
 
@@ -27,9 +28,16 @@ class DeliveryService:
     """Joins consumers to their groups."""
 
     def __init__(
-        self, leases: LeaseStore, receipts: ReceiptStore, catalog: Catalog, wakeups: Wakeups, config: DeliveryConfig
+        self,
+        leases: LeaseStore,
+        receipts: ReceiptStore,
+        catalog: Catalog,
+        wakeups: Wakeups,
+        config: DeliveryConfig,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Takes the ports of leases and receipts, the catalog, the wake-ups, and the bounds."""
+        """Takes the ports of leases and receipts, the catalog, the wake-ups, the bounds, and the tracer."""
+        self._tracer = tracer
         self._leases = leases
         self._receipts = receipts
         self._catalog = catalog
@@ -63,6 +71,7 @@ class DeliveryService:
             join=self.join,
             wakeups=self._wakeups,
             config=self._config,
+            tracer=self._tracer,
         )
 
     async def join(self, request: SubscribeRequest) -> tuple[ConsumerGroup, list[Topic]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError, NotFound, Overloaded, StorageUnavailable
 from broker.ports.delivery import ClaimWork, NackWork
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.connections import Figures
 from broker.services.wakeups import signal
 
@@ -82,6 +83,7 @@ class Subscription:
         join: Join,
         wakeups: Wakeups,
         config: DeliveryConfig,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Takes the request, the membership, and the ports.
 
@@ -93,7 +95,9 @@ class Subscription:
             join: joins again, after the group or a topic was deleted.
             wakeups: the wake-ups.
             config: bounds of delivery.
+            tracer: what records traces of messages.
         """
+        self._tracer = tracer
         self._request = request
         self._group, self._topics = membership
         self._leases = leases
@@ -216,8 +220,10 @@ class Subscription:
             with self._listen() as event:
                 while self._listens():
                     event.clear()
+                    began = self._tracer.now()
                     claimed = await self.take(limit)
                     if claimed.parts or self._wakeups.draining:
+                        self._trace(claimed, began)
                         return claimed.parts
                     now = asyncio.get_running_loop().time()
                     if now >= until:
@@ -247,7 +253,7 @@ class Subscription:
                         try:
                             if ahead is None:
                                 await self._awake()
-                            asked_at = time.monotonic()
+                            asked_at, began = time.monotonic(), self._tracer.now()
                             claimed = await (ahead or self.take(self._credits))
                             self._gather(asked_at)
                         except (StorageUnavailable, Overloaded):
@@ -263,6 +269,7 @@ class Subscription:
                                 self._silent_since = asked_at
                             self._given += [part.lease_id for part in claimed.parts]
                             self._spend(claimed)
+                            self._trace(claimed, began)
                             if quick and claimed.more and self._has_credits():
                                 event.clear()
                                 ahead = asyncio.create_task(self.take(self._credits))
@@ -309,6 +316,10 @@ class Subscription:
         self._delivered += count
         if self._byte_credits is not None:
             self._byte_credits -= claimed.size
+
+    def _trace(self, claimed: Claimed, began: int) -> None:
+        if self._tracer.enabled and claimed.parts:
+            self._tracer.delivered(claimed.parts, self.group, self.client_id, began)
 
     def _most_bytes(self) -> int:
         """Of one claim, unless its first message has more."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.tracer import NO_TRACER, Tracer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -104,8 +105,9 @@ class CheckSession:
 class CheckSessions:
     """All check streams to this broker."""
 
-    def __init__(self, observer: Observer = NO_OBSERVER) -> None:
-        """Starts empty; `observer` is notified of sent checks."""
+    def __init__(self, observer: Observer = NO_OBSERVER, tracer: Tracer = NO_TRACER) -> None:
+        """Starts empty; the observer and the tracer are notified of sent checks."""
+        self._tracer = tracer
         self._observer = observer
         self._by_group: dict[int, dict[CheckSession, bool]] = {}
         self._sent = 0
@@ -154,10 +156,14 @@ class CheckSessions:
         for session in self._by_turns(check):
             # Before it is sent: its answer may arrive before this continues.
             session.asked(check.transaction_id)
+            if self._tracer.enabled:
+                self._tracer.check_sent(check, session.client_id)
             if await session.send(check):
                 session.sent += 1
                 self._observer.check_sent(check.producer_group_id, session.client_id)
                 return session.client_id
+            if self._tracer.enabled:
+                self._tracer.check_answered(check.transaction_id, "not sent", session.client_id, "")
         self._observer.check_sent(check.producer_group_id, None)
         return None
 

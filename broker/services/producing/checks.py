@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.domain.transaction import CheckVerdict, VerdictSource
 from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.ports.transactions import VerdictWork
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ class CheckAnswers:
         details: TransactionDetails,
         decisions: Decisions,
         observer: Observer = NO_OBSERVER,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Takes the ports of the check history and of transactions, the service for verdicts, and the observer."""
+        """Takes the ports of the check history and of transactions, the service for verdicts, observer and tracer."""
+        self._tracer = tracer
         self._observer = observer
         self._history = history
         self._details = details
@@ -66,10 +69,18 @@ class CheckAnswers:
         if check_number:
             await self._history.record_answer(transaction_id, check_number, answer)
         self._observer.check_answered(answer.verdict.name)
+        if self._tracer.enabled:
+            self._tracer.check_answered(transaction_id, answer.verdict.name, answer.client_id, answer.traceparent)
         if answer.verdict is CheckVerdict.UNKNOWN:
             return None
         commit = answer.verdict is CheckVerdict.COMMIT
         work = VerdictWork(
-            transaction_id, commit, VerdictSource.CHECK, answer.reason, groups=answer.groups, topics=answer.topics
+            transaction_id,
+            commit,
+            VerdictSource.CHECK,
+            answer.reason,
+            groups=answer.groups,
+            topics=answer.topics,
+            traceparent=answer.traceparent,
         )
         return (await self._decisions.decide([work]))[0]

@@ -9,6 +9,7 @@ from broker.domain.ids import message_id
 from broker.domain.message import LogPosition, Message
 from broker.errors import BehindRefused, BrokerError, InvalidArgument, Overloaded, StorageUnavailable
 from broker.ports.log import Duplicate, RecallWork, SendWork
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.ids import new_id
 from broker.services.positions import Released
 from broker.services.producing.validation import names_deleted_topic
@@ -46,8 +47,16 @@ class Sent:
 class SendService:
     """Appends and schedules ordinary messages."""
 
-    def __init__(self, log: LogStore, validator: MessageValidator, positions: Positions, wakeups: Wakeups) -> None:
-        """Takes the log, the validator, and the wake-ups."""
+    def __init__(
+        self,
+        log: LogStore,
+        validator: MessageValidator,
+        positions: Positions,
+        wakeups: Wakeups,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        """Takes the log, the validator, the wake-ups, and the tracer."""
+        self._tracer = tracer
         self._log = log
         self._validator = validator
         self._positions = positions
@@ -89,12 +98,15 @@ class SendService:
                 error.as_outcome()
                 groups.stop(None if isinstance(item, BrokerError) else item.message, outcome)
         released = Released()
+        began = self._tracer.now()
         for index, sent, done in zip(indexes, work, await self._appended(work, now), strict=True):
             if isinstance(done, InvalidArgument):
                 outcomes[index] = done.within(f"messages[{index}]")
             elif isinstance(done, BrokerError):
                 outcomes[index] = done
             else:
+                if self._tracer.enabled:
+                    self._tracer.stored("send", sent.message_id, [sent.message], "", began)
                 outcomes[index] = await self.sent(sent, done, released)
         self._wakeups.arrived(released)
         return [outcome for outcome in outcomes if outcome is not None]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
+from broker.ports.tracer import NO_TRACER, Tracer
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.services.positions import Released
 from broker.services.producing.validation import names_deleted_topic
@@ -43,8 +44,10 @@ class TransactionService:
         validator: MessageValidator,
         positions: Positions,
         wakeups: Wakeups,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Takes the port of transactions, the validator, and the wake-ups."""
+        """Takes the port of transactions, the validator, the wake-ups, and the tracer."""
+        self._tracer = tracer
         self._store = store
         self._catalog = catalog
         self._validator = validator
@@ -65,6 +68,7 @@ class TransactionService:
         outcomes: list[PlacedOutcome | BrokerError | None] = [None] * len(requests)
         work: list[PrepareWork] = []
         indexes: list[int] = []
+        began = self._tracer.now()
         for index, request in enumerate(requests):
             if isinstance(request, BrokerError):
                 outcomes[index] = request
@@ -74,9 +78,20 @@ class TransactionService:
                 indexes.append(index)
             except BrokerError as error:
                 outcomes[index] = error.as_outcome()
-        for index, done in zip(indexes, await self._stored(work), strict=True):
+        stored = await self._stored(work)
+        if self._tracer.enabled:
+            self._trace_prepared(work, stored, producer_group, began)
+        for index, done in zip(indexes, stored, strict=True):
             outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _trace_prepared(
+        self, work: Sequence[PrepareWork], stored: Sequence[object], producer_group: str, began: int
+    ) -> None:
+        for item, outcome in zip(work, stored, strict=True):
+            if not isinstance(outcome, BrokerError):
+                messages = [half.message for half in item.halves]
+                self._tracer.stored("prepare", item.transaction_id, messages, producer_group, began)
 
     async def _stored(self, work: list[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
         done: list[TransactionOutcome | BrokerError] = list(await self._store.prepare(work))
@@ -113,17 +128,25 @@ class TransactionService:
         """
         self.limits.check_items(len(verdicts), "transaction_ids")
         work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
+        began = self._tracer.now()
         decided = iter(await (self._store.decide(work) if may is None else self._decide_within(work, may)))
         outcomes: list[PlacedOutcome | BrokerError] = []
         released = Released()
         for verdict in verdicts:
             done = verdict if isinstance(verdict, BrokerError) else next(decided)
             if isinstance(done, TransactionOutcome):
+                if self._tracer.enabled and isinstance(verdict, VerdictWork):
+                    self._trace_decided(verdict, done, began)
                 outcomes.append(await self._placed(done, released))
             else:
                 outcomes.append(done)
         self._wakeups.arrived(released)
         return outcomes
+
+    def _trace_decided(self, verdict: VerdictWork, done: TransactionOutcome, began: int) -> None:
+        name = "commit" if verdict.commit else "rollback"
+        source = verdict.source.name.lower()
+        self._tracer.decided(verdict.transaction_id, name, source, verdict.traceparent, len(done.released), began)
 
     async def _decide_within(self, work: Sequence[VerdictWork], may: Judge) -> list[TransactionOutcome | BrokerError]:
         groups = self._catalog.numbered_producer_groups

@@ -27,19 +27,19 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from halfmq.v1 import message_pb2 as halfmq_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhalfmq/v1/transaction.proto\x12\thalfmq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"Z\n\x0ePrepareRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x30\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1a.halfmq.v1.HalfTransaction\"\x9d\x01\n\x0fHalfTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12$\n\x08messages\x18\x02 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\r\x12\x34\n\x11\x66irst_check_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x0fPrepareResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.halfmq.v1.TransactionResult\"\xa6\x01\n\x11TransactionResult\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12(\n\x08released\x18\x03 \x03(\x0b\x32\x16.halfmq.v1.LogPosition\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.halfmq.v1.ItemError\"(\n\rCommitRequest\x12\x17\n\x0ftransaction_ids\x18\x01 \x03(\t\"?\n\x0e\x43ommitResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.halfmq.v1.TransactionResult\":\n\x0fRollbackRequest\x12\x17\n\x0ftransaction_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"A\n\x10RollbackResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.halfmq.v1.TransactionResult\"~\n\x18\x43heckTransactionsRequest\x12/\n\x08register\x18\x01 \x01(\x0b\x32\x1b.halfmq.v1.RegisterProducerH\x00\x12(\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.halfmq.v1.CheckAnswerH\x00\x42\x07\n\x05\x65vent\"k\n\x10RegisterProducer\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"u\n\x0b\x43heckAnswer\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63heck_number\x18\x02 \x01(\r\x12(\n\x07verdict\x18\x03 \x01(\x0e\x32\x17.halfmq.v1.CheckVerdict\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xe0\x01\n\x19\x43heckTransactionsResponse\x12\x33\n\nregistered\x18\x01 \x01(\x0b\x32\x1d.halfmq.v1.ProducerRegisteredH\x00\x12,\n\x05\x63heck\x18\x02 \x01(\x0b\x32\x1b.halfmq.v1.TransactionCheckH\x00\x12,\n\x08\x61nswered\x18\x03 \x01(\x0b\x32\x18.halfmq.v1.CheckAnsweredH\x00\x12)\n\theartbeat\x18\x04 \x01(\x0b\x32\x14.halfmq.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"U\n\x12ProducerRegistered\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12,\n\theartbeat\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xab\x01\n\x10TransactionCheck\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63heck_number\x18\x02 \x01(\r\x12\x12\n\nmax_checks\x18\x03 \x01(\r\x12$\n\x08messages\x18\x04 \x03(\x0b\x32\x12.halfmq.v1.Message\x12/\n\x0bprepared_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"=\n\rCheckAnswered\x12,\n\x06result\x18\x01 \x01(\x0b\x32\x1c.halfmq.v1.TransactionResult\"/\n\x15GetTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\"E\n\x16GetTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.halfmq.v1.Transaction\"\xb3\x03\n\x0bTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12\x16\n\x0eproducer_group\x18\x03 \x01(\t\x12\"\n\x06halves\x18\x04 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x13\n\x0b\x63heck_count\x18\x05 \x01(\r\x12/\n\x0bprepared_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rnext_check_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tparked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x06\x63hecks\x18\t \x03(\x0b\x32\x16.halfmq.v1.CheckRecord\x12\x1f\n\x02op\x18\n \x01(\x0b\x32\x13.halfmq.v1.OpRecord\x12\x33\n\x10operator_actions\x18\x0b \x03(\x0b\x32\x19.halfmq.v1.OperatorAction\"\xe1\x01\n\x0b\x43heckRecord\x12\x14\n\x0c\x63heck_number\x18\x01 \x01(\r\x12+\n\x07sent_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tbroker_id\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12/\n\x0b\x61nswered_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07verdict\x18\x06 \x01(\x0e\x32\x17.halfmq.v1.CheckVerdict\x12\x0e\n\x06reason\x18\x07 \x01(\t\"\xca\x01\n\x08OpRecord\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12(\n\x06source\x18\x02 \x01(\x0e\x32\x18.halfmq.v1.VerdictSource\x12.\n\ndecided_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12(\n\x08released\x18\x05 \x03(\x0b\x32\x16.halfmq.v1.LogPosition\"p\n\x0eOperatorAction\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12,\n\x08\x61\x63ted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\xb7\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aTRANSACTION_STATE_PREPARED\x10\x01\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x02\x12!\n\x1dTRANSACTION_STATE_ROLLED_BACK\x10\x03\x12\x1c\n\x18TRANSACTION_STATE_PARKED\x10\x04*~\n\x0c\x43heckVerdict\x12\x1d\n\x19\x43HECK_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43HECK_VERDICT_COMMIT\x10\x01\x12\x1a\n\x16\x43HECK_VERDICT_ROLLBACK\x10\x02\x12\x19\n\x15\x43HECK_VERDICT_UNKNOWN\x10\x03*\xb5\x01\n\rVerdictSource\x12\x1e\n\x1aVERDICT_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17VERDICT_SOURCE_PRODUCER\x10\x01\x12\x18\n\x14VERDICT_SOURCE_CHECK\x10\x02\x12\x1b\n\x17VERDICT_SOURCE_OPERATOR\x10\x03\x12\x17\n\x13VERDICT_SOURCE_SEND\x10\x04\x12\x17\n\x13VERDICT_SOURCE_SINK\x10\x05\x32\x95\x03\n\x12TransactionService\x12@\n\x07Prepare\x12\x19.halfmq.v1.PrepareRequest\x1a\x1a.halfmq.v1.PrepareResponse\x12=\n\x06\x43ommit\x12\x18.halfmq.v1.CommitRequest\x1a\x19.halfmq.v1.CommitResponse\x12\x43\n\x08Rollback\x12\x1a.halfmq.v1.RollbackRequest\x1a\x1b.halfmq.v1.RollbackResponse\x12\x62\n\x11\x43heckTransactions\x12#.halfmq.v1.CheckTransactionsRequest\x1a$.halfmq.v1.CheckTransactionsResponse(\x01\x30\x01\x12U\n\x0eGetTransaction\x12 .halfmq.v1.GetTransactionRequest\x1a!.halfmq.v1.GetTransactionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhalfmq/v1/transaction.proto\x12\thalfmq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\"Z\n\x0ePrepareRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x30\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1a.halfmq.v1.HalfTransaction\"\x9d\x01\n\x0fHalfTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12$\n\x08messages\x18\x02 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\r\x12\x34\n\x11\x66irst_check_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x0fPrepareResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.halfmq.v1.TransactionResult\"\xa6\x01\n\x11TransactionResult\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12(\n\x08released\x18\x03 \x03(\x0b\x32\x16.halfmq.v1.LogPosition\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.halfmq.v1.ItemError\">\n\rCommitRequest\x12\x17\n\x0ftransaction_ids\x18\x01 \x03(\t\x12\x14\n\x0ctraceparents\x18\x02 \x03(\t\"?\n\x0e\x43ommitResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.halfmq.v1.TransactionResult\"P\n\x0fRollbackRequest\x12\x17\n\x0ftransaction_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x14\n\x0ctraceparents\x18\x03 \x03(\t\"A\n\x10RollbackResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.halfmq.v1.TransactionResult\"~\n\x18\x43heckTransactionsRequest\x12/\n\x08register\x18\x01 \x01(\x0b\x32\x1b.halfmq.v1.RegisterProducerH\x00\x12(\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.halfmq.v1.CheckAnswerH\x00\x42\x07\n\x05\x65vent\"k\n\x10RegisterProducer\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8a\x01\n\x0b\x43heckAnswer\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63heck_number\x18\x02 \x01(\r\x12(\n\x07verdict\x18\x03 \x01(\x0e\x32\x17.halfmq.v1.CheckVerdict\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"\xe0\x01\n\x19\x43heckTransactionsResponse\x12\x33\n\nregistered\x18\x01 \x01(\x0b\x32\x1d.halfmq.v1.ProducerRegisteredH\x00\x12,\n\x05\x63heck\x18\x02 \x01(\x0b\x32\x1b.halfmq.v1.TransactionCheckH\x00\x12,\n\x08\x61nswered\x18\x03 \x01(\x0b\x32\x18.halfmq.v1.CheckAnsweredH\x00\x12)\n\theartbeat\x18\x04 \x01(\x0b\x32\x14.halfmq.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"U\n\x12ProducerRegistered\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12,\n\theartbeat\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xab\x01\n\x10TransactionCheck\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x14\n\x0c\x63heck_number\x18\x02 \x01(\r\x12\x12\n\nmax_checks\x18\x03 \x01(\r\x12$\n\x08messages\x18\x04 \x03(\x0b\x32\x12.halfmq.v1.Message\x12/\n\x0bprepared_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"=\n\rCheckAnswered\x12,\n\x06result\x18\x01 \x01(\x0b\x32\x1c.halfmq.v1.TransactionResult\"/\n\x15GetTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\"E\n\x16GetTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.halfmq.v1.Transaction\"\xb3\x03\n\x0bTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12\x16\n\x0eproducer_group\x18\x03 \x01(\t\x12\"\n\x06halves\x18\x04 \x03(\x0b\x32\x12.halfmq.v1.Message\x12\x13\n\x0b\x63heck_count\x18\x05 \x01(\r\x12/\n\x0bprepared_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rnext_check_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tparked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x06\x63hecks\x18\t \x03(\x0b\x32\x16.halfmq.v1.CheckRecord\x12\x1f\n\x02op\x18\n \x01(\x0b\x32\x13.halfmq.v1.OpRecord\x12\x33\n\x10operator_actions\x18\x0b \x03(\x0b\x32\x19.halfmq.v1.OperatorAction\"\xe1\x01\n\x0b\x43heckRecord\x12\x14\n\x0c\x63heck_number\x18\x01 \x01(\r\x12+\n\x07sent_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tbroker_id\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12/\n\x0b\x61nswered_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07verdict\x18\x06 \x01(\x0e\x32\x17.halfmq.v1.CheckVerdict\x12\x0e\n\x06reason\x18\x07 \x01(\t\"\xca\x01\n\x08OpRecord\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12(\n\x06source\x18\x02 \x01(\x0e\x32\x18.halfmq.v1.VerdictSource\x12.\n\ndecided_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12(\n\x08released\x18\x05 \x03(\x0b\x32\x16.halfmq.v1.LogPosition\"p\n\x0eOperatorAction\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12,\n\x08\x61\x63ted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\xb7\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aTRANSACTION_STATE_PREPARED\x10\x01\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x02\x12!\n\x1dTRANSACTION_STATE_ROLLED_BACK\x10\x03\x12\x1c\n\x18TRANSACTION_STATE_PARKED\x10\x04*~\n\x0c\x43heckVerdict\x12\x1d\n\x19\x43HECK_VERDICT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43HECK_VERDICT_COMMIT\x10\x01\x12\x1a\n\x16\x43HECK_VERDICT_ROLLBACK\x10\x02\x12\x19\n\x15\x43HECK_VERDICT_UNKNOWN\x10\x03*\xb5\x01\n\rVerdictSource\x12\x1e\n\x1aVERDICT_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17VERDICT_SOURCE_PRODUCER\x10\x01\x12\x18\n\x14VERDICT_SOURCE_CHECK\x10\x02\x12\x1b\n\x17VERDICT_SOURCE_OPERATOR\x10\x03\x12\x17\n\x13VERDICT_SOURCE_SEND\x10\x04\x12\x17\n\x13VERDICT_SOURCE_SINK\x10\x05\x32\x95\x03\n\x12TransactionService\x12@\n\x07Prepare\x12\x19.halfmq.v1.PrepareRequest\x1a\x1a.halfmq.v1.PrepareResponse\x12=\n\x06\x43ommit\x12\x18.halfmq.v1.CommitRequest\x1a\x19.halfmq.v1.CommitResponse\x12\x43\n\x08Rollback\x12\x1a.halfmq.v1.RollbackRequest\x1a\x1b.halfmq.v1.RollbackResponse\x12\x62\n\x11\x43heckTransactions\x12#.halfmq.v1.CheckTransactionsRequest\x1a$.halfmq.v1.CheckTransactionsResponse(\x01\x30\x01\x12U\n\x0eGetTransaction\x12 .halfmq.v1.GetTransactionRequest\x1a!.halfmq.v1.GetTransactionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'halfmq.v1.transaction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONSTATE']._serialized_start=2866
-  _globals['_TRANSACTIONSTATE']._serialized_end=3049
-  _globals['_CHECKVERDICT']._serialized_start=3051
-  _globals['_CHECKVERDICT']._serialized_end=3177
-  _globals['_VERDICTSOURCE']._serialized_start=3180
-  _globals['_VERDICTSOURCE']._serialized_end=3361
+  _globals['_TRANSACTIONSTATE']._serialized_start=2932
+  _globals['_TRANSACTIONSTATE']._serialized_end=3115
+  _globals['_CHECKVERDICT']._serialized_start=3117
+  _globals['_CHECKVERDICT']._serialized_end=3243
+  _globals['_VERDICTSOURCE']._serialized_start=3246
+  _globals['_VERDICTSOURCE']._serialized_end=3427
   _globals['_PREPAREREQUEST']._serialized_start=132
   _globals['_PREPAREREQUEST']._serialized_end=222
   _globals['_HALFTRANSACTION']._serialized_start=225
@@ -49,39 +49,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRANSACTIONRESULT']._serialized_start=451
   _globals['_TRANSACTIONRESULT']._serialized_end=617
   _globals['_COMMITREQUEST']._serialized_start=619
-  _globals['_COMMITREQUEST']._serialized_end=659
-  _globals['_COMMITRESPONSE']._serialized_start=661
-  _globals['_COMMITRESPONSE']._serialized_end=724
-  _globals['_ROLLBACKREQUEST']._serialized_start=726
-  _globals['_ROLLBACKREQUEST']._serialized_end=784
-  _globals['_ROLLBACKRESPONSE']._serialized_start=786
-  _globals['_ROLLBACKRESPONSE']._serialized_end=851
-  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_start=853
-  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_end=979
-  _globals['_REGISTERPRODUCER']._serialized_start=981
-  _globals['_REGISTERPRODUCER']._serialized_end=1088
-  _globals['_CHECKANSWER']._serialized_start=1090
-  _globals['_CHECKANSWER']._serialized_end=1207
-  _globals['_CHECKTRANSACTIONSRESPONSE']._serialized_start=1210
-  _globals['_CHECKTRANSACTIONSRESPONSE']._serialized_end=1434
-  _globals['_PRODUCERREGISTERED']._serialized_start=1436
-  _globals['_PRODUCERREGISTERED']._serialized_end=1521
-  _globals['_TRANSACTIONCHECK']._serialized_start=1524
-  _globals['_TRANSACTIONCHECK']._serialized_end=1695
-  _globals['_CHECKANSWERED']._serialized_start=1697
-  _globals['_CHECKANSWERED']._serialized_end=1758
-  _globals['_GETTRANSACTIONREQUEST']._serialized_start=1760
-  _globals['_GETTRANSACTIONREQUEST']._serialized_end=1807
-  _globals['_GETTRANSACTIONRESPONSE']._serialized_start=1809
-  _globals['_GETTRANSACTIONRESPONSE']._serialized_end=1878
-  _globals['_TRANSACTION']._serialized_start=1881
-  _globals['_TRANSACTION']._serialized_end=2316
-  _globals['_CHECKRECORD']._serialized_start=2319
-  _globals['_CHECKRECORD']._serialized_end=2544
-  _globals['_OPRECORD']._serialized_start=2547
-  _globals['_OPRECORD']._serialized_end=2749
-  _globals['_OPERATORACTION']._serialized_start=2751
-  _globals['_OPERATORACTION']._serialized_end=2863
-  _globals['_TRANSACTIONSERVICE']._serialized_start=3364
-  _globals['_TRANSACTIONSERVICE']._serialized_end=3769
+  _globals['_COMMITREQUEST']._serialized_end=681
+  _globals['_COMMITRESPONSE']._serialized_start=683
+  _globals['_COMMITRESPONSE']._serialized_end=746
+  _globals['_ROLLBACKREQUEST']._serialized_start=748
+  _globals['_ROLLBACKREQUEST']._serialized_end=828
+  _globals['_ROLLBACKRESPONSE']._serialized_start=830
+  _globals['_ROLLBACKRESPONSE']._serialized_end=895
+  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_start=897
+  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_end=1023
+  _globals['_REGISTERPRODUCER']._serialized_start=1025
+  _globals['_REGISTERPRODUCER']._serialized_end=1132
+  _globals['_CHECKANSWER']._serialized_start=1135
+  _globals['_CHECKANSWER']._serialized_end=1273
+  _globals['_CHECKTRANSACTIONSRESPONSE']._serialized_start=1276
+  _globals['_CHECKTRANSACTIONSRESPONSE']._serialized_end=1500
+  _globals['_PRODUCERREGISTERED']._serialized_start=1502
+  _globals['_PRODUCERREGISTERED']._serialized_end=1587
+  _globals['_TRANSACTIONCHECK']._serialized_start=1590
+  _globals['_TRANSACTIONCHECK']._serialized_end=1761
+  _globals['_CHECKANSWERED']._serialized_start=1763
+  _globals['_CHECKANSWERED']._serialized_end=1824
+  _globals['_GETTRANSACTIONREQUEST']._serialized_start=1826
+  _globals['_GETTRANSACTIONREQUEST']._serialized_end=1873
+  _globals['_GETTRANSACTIONRESPONSE']._serialized_start=1875
+  _globals['_GETTRANSACTIONRESPONSE']._serialized_end=1944
+  _globals['_TRANSACTION']._serialized_start=1947
+  _globals['_TRANSACTION']._serialized_end=2382
+  _globals['_CHECKRECORD']._serialized_start=2385
+  _globals['_CHECKRECORD']._serialized_end=2610
+  _globals['_OPRECORD']._serialized_start=2613
+  _globals['_OPRECORD']._serialized_end=2815
+  _globals['_OPERATORACTION']._serialized_start=2817
+  _globals['_OPERATORACTION']._serialized_end=2929
+  _globals['_TRANSACTIONSERVICE']._serialized_start=3430
+  _globals['_TRANSACTIONSERVICE']._serialized_end=3835
 # @@protoc_insertion_point(module_scope)

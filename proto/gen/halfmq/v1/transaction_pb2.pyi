@@ -255,18 +255,24 @@ class CommitRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
+    TRACEPARENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def transaction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Identities of the transactions."""
+
+    @_builtins.property
+    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """W3C trace contexts (traceparent) of these verdicts, in the same order, empty where there is none; or none at all."""
 
     def __init__(
         self,
         *,
         transaction_ids: _abc.Iterable[_builtins.str] | None = ...,
+        traceparents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["transaction_ids", b"transaction_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["traceparents", b"traceparents", "transaction_ids", b"transaction_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -304,21 +310,27 @@ class RollbackRequest(_message.Message):
 
     TRANSACTION_IDS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TRACEPARENTS_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Reason, recorded with the op record; may be empty."""
     @_builtins.property
     def transaction_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Identities of the transactions."""
 
+    @_builtins.property
+    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CommitRequest."""
+
     def __init__(
         self,
         *,
         transaction_ids: _abc.Iterable[_builtins.str] | None = ...,
         reason: _builtins.str = ...,
+        traceparents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "transaction_ids", b"transaction_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "traceparents", b"traceparents", "transaction_ids", b"transaction_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,6 +434,7 @@ class CheckAnswer(_message.Message):
     CHECK_NUMBER_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """Identity of the transaction."""
     check_number: _builtins.int
@@ -430,6 +443,8 @@ class CheckAnswer(_message.Message):
     """The verdict."""
     reason: _builtins.str
     """Reason, recorded in the check history; may be empty. Only the first 500 characters are kept."""
+    traceparent: _builtins.str
+    """W3C trace context (traceparent) of the check at the producer; may be empty."""
     def __init__(
         self,
         *,
@@ -437,10 +452,11 @@ class CheckAnswer(_message.Message):
         check_number: _builtins.int = ...,
         verdict: Global___CheckVerdict.ValueType = ...,
         reason: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_number", b"check_number", "reason", b"reason", "transaction_id", b"transaction_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_number", b"check_number", "reason", b"reason", "traceparent", b"traceparent", "transaction_id", b"transaction_id", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

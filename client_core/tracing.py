@@ -1,0 +1,231 @@
+"""Spans of what clients do, by OpenTelemetry, where the application uses it.
+
+Nothing is to be switched on: an application that has set a tracer provider gets spans, and its messages carry their
+context as properties (``traceparent``, W3C Trace Context). Names and attributes follow OpenTelemetry's semantic
+conventions for messaging (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/). Without it
+a call costs a look at ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from halfmq.v1 import message_pb2 as pb
+
+__all__ = ["Tracing", "current_tracing"]
+
+_MOST_PROPERTIES = 124
+"""Properties of a message from which on no context is added: the broker refuses more than 128."""
+_MOST_LINKS = 128
+_MOST_REMEMBERED = 10_000
+"""Transactions whose contexts are remembered until their verdict."""
+
+
+def current_tracing() -> Tracing | None:
+    """The application's tracing; None where it has set no tracer provider."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+        return None
+    return _tracing()
+
+
+@cache
+def _tracing() -> Tracing:
+    return Tracing()
+
+
+class Tracing:
+    """Makes spans, and carries their contexts in messages."""
+
+    def __init__(self) -> None:
+        """Uses the global tracer provider and propagator, also if they are set later."""
+        from opentelemetry import context, propagate, trace  # noqa: PLC0415 - only applications that use it have it
+
+        self._context, self._propagate, self._trace = context, propagate, trace
+        self._contexts: OrderedDict[str, list[Any]] = OrderedDict()
+
+    @property
+    def _tracer(self) -> Any:
+        return self._trace.get_tracer("halfmq")
+
+    @contextmanager
+    def sending(
+        self, operation: str, messages: Sequence[pb.Message], client_id: str, transaction_id: str = ""
+    ) -> Iterator[None]:
+        """A span around storing messages, whose contexts they carry from here on.
+
+        One message carries the context of this span. Several have a span each, "create", which this one links to.
+
+        Args:
+            operation: Name of the operation, such as "send".
+            messages: The messages; contexts that they have are kept.
+            client_id: Name of the producer.
+            transaction_id: Identity of their transaction; empty: they are ordinary messages.
+        """
+        attributes = _about(messages, operation, "send", client_id)
+        if transaction_id:
+            attributes["messaging.halfmq.transaction_id"] = transaction_id
+        kind, links = self._trace.SpanKind.PRODUCER, []
+        if len(messages) > 1:
+            kind = self._trace.SpanKind.CLIENT
+            attributes["messaging.batch.message_count"] = len(messages)
+            links = [link for message in messages[:_MOST_LINKS] if (link := self._created(message, client_id))]
+        with self._span(_named(operation, attributes), kind, attributes, links):
+            if len(messages) == 1:
+                self._inject(messages[0])
+            if transaction_id:
+                self._remember(transaction_id, links or self._links(messages))
+            yield
+
+    def _created(self, message: pb.Message, client_id: str) -> Any:
+        attributes = _about([message], "create", "create", client_id)
+        producer = self._trace.SpanKind.PRODUCER
+        with self._tracer.start_as_current_span(_named("create", attributes), kind=producer, attributes=attributes):
+            self._inject(message)
+        return self._link(message.properties)
+
+    @contextmanager
+    def deciding(self, operation: str, transaction_id: str, client_id: str) -> Iterator[str]:
+        """A span around a verdict, linked with the messages; yields its context for the broker."""
+        attributes = {
+            "messaging.system": "halfmq",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "settle",
+            "messaging.client.id": client_id,
+            "messaging.halfmq.transaction_id": transaction_id,
+        }
+        links = self._contexts.pop(transaction_id, [])
+        with self._span(operation, self._trace.SpanKind.CLIENT, attributes, links):
+            yield self._traceparent()
+
+    @contextmanager
+    def checking(
+        self, messages: Sequence[pb.Message], transaction_id: str, check_number: int, client_id: str
+    ) -> Iterator[str]:
+        """A span around a check, in the trace of the first message; yields its context for the broker."""
+        attributes = _about(messages, "check", "process", client_id)
+        attributes["messaging.halfmq.transaction_id"] = transaction_id
+        attributes["messaging.halfmq.check_number"] = check_number
+        with self._within(messages, "check", attributes):
+            yield self._traceparent()
+
+    @contextmanager
+    def processing(self, message: pb.LogMessage, group: str, client_id: str) -> Iterator[None]:
+        """A span around a handler, in the trace of its message."""
+        attributes = _about([message], "process", "process", client_id)
+        attributes |= _place(message, group)
+        with self._within([message], "process", attributes):
+            yield
+
+    def received(self, messages: Sequence[pb.LogMessage], group: str, client_id: str, began: int) -> None:
+        """Adds a span for messages that were received.
+
+        Args:
+            messages: The messages, at least one.
+            group: Consumer group.
+            client_id: Name of the consumer.
+            began: When the application began to wait for them, in nanoseconds since 1970.
+        """
+        attributes = _about(messages, "receive", "receive", client_id)
+        attributes["messaging.consumer.group.name"] = group
+        attributes["messaging.batch.message_count"] = len(messages)
+        self._tracer.start_span(
+            _named("receive", attributes),
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=attributes,
+            links=self._links(messages),
+            start_time=began,
+        ).end()
+
+    def context_of(self, properties: Mapping[str, str]) -> Any:
+        """The context that a message carries, as OpenTelemetry's Context."""
+        return self._propagate.extract(dict(properties), context=self._context.Context())
+
+    @contextmanager
+    def _within(self, messages: Sequence[Any], operation: str, attributes: dict[str, Any]) -> Iterator[None]:
+        """A consumer's span: linked with the messages, and in the trace of the first one unless it has another one."""
+        links, parent = self._links(messages), None
+        if links and not self._trace.get_current_span().get_span_context().is_valid:
+            parent = self.context_of(messages[0].properties)
+        with self._span(_named(operation, attributes), self._trace.SpanKind.CONSUMER, attributes, links, parent):
+            yield
+
+    @contextmanager
+    def _span(
+        self, name: str, kind: Any, attributes: dict[str, Any], links: Sequence[Any], parent: Any = None
+    ) -> Iterator[None]:
+        with self._tracer.start_as_current_span(
+            name, context=parent, kind=kind, attributes=attributes, links=links
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                span.set_attribute("error.type", getattr(error, "reason", "") or type(error).__qualname__)
+                raise
+
+    def _inject(self, message: pb.Message) -> None:
+        if len(message.properties) >= _MOST_PROPERTIES or "traceparent" in message.properties:
+            return
+        carrier: dict[str, str] = {}
+        self._propagate.inject(carrier)
+        for name, value in carrier.items():
+            message.properties[name] = value
+
+    def _traceparent(self) -> str:
+        carrier: dict[str, str] = {}
+        self._propagate.inject(carrier)
+        return carrier.get("traceparent", "")
+
+    def _remember(self, transaction_id: str, links: list[Any]) -> None:
+        self._contexts[transaction_id] = (self._contexts.get(transaction_id, []) + links)[:_MOST_LINKS]
+        while len(self._contexts) > _MOST_REMEMBERED:
+            self._contexts.popitem(last=False)
+
+    def _links(self, messages: Iterable[Any]) -> list[Any]:
+        found = [self._link(message.properties) for message, _ in zip(messages, range(_MOST_LINKS), strict=False)]
+        return [link for link in found if link is not None]
+
+    def _link(self, properties: Mapping[str, str]) -> Any:
+        """A link to the context that a message carries; None where it has none."""
+        if not properties or "traceparent" not in properties:
+            return None
+        known = self._trace.get_current_span(self.context_of(properties)).get_span_context()
+        return self._trace.Link(known) if known.is_valid else None
+
+
+def _about(messages: Sequence[Any], operation: str, kind: str, client_id: str) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "messaging.system": "halfmq",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.client.id": client_id,
+    }
+    topics = {message.topic for message in messages}
+    if len(topics) == 1:
+        attributes["messaging.destination.name"] = topics.pop()
+    if len(messages) == 1:
+        message = messages[0]
+        if message.message_id:
+            attributes["messaging.message.id"] = message.message_id
+        attributes["messaging.message.body.size"] = len(message.body)
+    return attributes
+
+
+def _place(message: pb.LogMessage, group: str) -> dict[str, Any]:
+    return {
+        "messaging.consumer.group.name": group,
+        "messaging.destination.partition.id": str(message.queue),
+        "messaging.halfmq.offset": message.offset,
+    }
+
+
+def _named(operation: str, attributes: Mapping[str, Any]) -> str:
+    """The name of a span: the operation, and the topic where there is one."""
+    return f"{operation} {attributes.get('messaging.destination.name', '')}".rstrip()
