@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 
 import structlog
+
+from broker.services.rights import CALLER
+from halfmq_cli.repeats import Repeats
 
 
 class _ClientsGone(logging.Filter):
@@ -20,6 +24,20 @@ class _ClientsGone(logging.Filter):
         return True
 
 
+FIELDS = ("transaction_id", "message_id", "client_id", "group", "topic", "incident", "repeats")
+"""Names under which log lines tell what they are about, in JSON as keys of their own."""
+
+
+def _add_caller(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Adds who made the call in which a line is written."""
+    caller = CALLER.get()
+    if caller.name:
+        record["principal"] = caller.name
+    if caller.address:
+        record["client_address"] = caller.address
+    return record
+
+
 def set_up(log_format: str, level: str, **of_all: object) -> None:
     """Writes all log records of the process to standard error, in one format; `of_all` is in each of them."""
 
@@ -28,6 +46,8 @@ def set_up(log_format: str, level: str, **of_all: object) -> None:
 
     shared: list[structlog.typing.Processor] = [
         add_to_each,
+        structlog.stdlib.ExtraAdder(allow=FIELDS),
+        _add_caller,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -46,6 +66,9 @@ def set_up(log_format: str, level: str, **of_all: object) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     handler.addFilter(_ClientsGone())
+    repeats = Repeats()
+    handler.addFilter(repeats)
+    atexit.register(repeats.flush)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

@@ -77,6 +77,7 @@ class TransactionChecker(Loop):
                 "an operator resolves it (ResolveTransaction)",
                 format_id(transaction_id),
                 group,
+                extra={"transaction_id": format_id(transaction_id), "group": group},
             )
 
     async def _check_all(self) -> None:
@@ -130,4 +131,5 @@ class TransactionChecker(Loop):
                 "check stream to any broker, or none is fast enough; no check is spent meanwhile",
                 group,
                 late / 1_000_000,
+                extra={"group": group},
             )

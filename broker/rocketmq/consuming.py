@@ -269,7 +269,8 @@ class Consuming:
         outcome = (await self._receipts.nack([handle], reason=reason, given_up=True, may=_may_settle())).get(handle)
         if isinstance(outcome, StaleReceipt):
             # The client no longer owns it: settled, or delivered again. Otherwise clients would retry forever.
-            _of_clients.info("a message was not given up by %s: %s", caller.client_id, outcome.message)
+            text = "a message was not given up by %s: %s"
+            _of_clients.info(text, caller.client_id, outcome.message, client_id=caller.client_id)
         elif isinstance(outcome, BrokerError):
             raise outcome
         self._renewals.settled([handle])

@@ -175,7 +175,8 @@ class Producing:
         outcome = await self._answers.take(transaction_id, answer, number)
         if isinstance(outcome, Refused | NotFound):
             shown = format_id(transaction_id)
-            _of_clients.info("an answer to a check of transaction %s has no effect: %s", shown, outcome.message)
+            text = "an answer to a check of transaction %s has no effect: %s"
+            _of_clients.info(text, shown, outcome.message, transaction_id=shown, client_id=answer.client_id)
         elif isinstance(outcome, BrokerError):
             raise outcome
         self._clients.answered(transaction_id)

@@ -226,7 +226,8 @@ def _told(error: Exception) -> Any:
     if isinstance(error, grpc.aio.AbortError | grpc.aio.InternalError | asyncio.CancelledError):
         raise error
     incident = uuid.uuid4().hex[:12]
-    logger.error("unexpected error in a call of RocketMQ's protocol, incident %s", incident, exc_info=error)
+    text = "unexpected error in a call of RocketMQ's protocol, incident %s"
+    logger.error(text, incident, exc_info=error, extra={"incident": incident})
     release(error)
     text = f"INTERNAL_SERVER_ERROR: the broker's log tells more, incident {incident}."
     return status(Code.INTERNAL_SERVER_ERROR, text)

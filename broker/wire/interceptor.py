@@ -465,7 +465,7 @@ def _told(method: str, error: BaseException) -> tuple[Refusal | None, float]:
         release(error)
         return None, 0.0
     incident = uuid.uuid4().hex[:12]
-    logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error)
+    logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error, extra={"incident": incident})
     release(error)
     text = f"Internal error; the broker's log tells more, incident {incident}."
     return Refusal(grpc.StatusCode.INTERNAL, text), 0.0

@@ -23,12 +23,13 @@ class ThrottledLog:
         self._last: dict[str, float] = {}
         self._unsaid: dict[str, int] = {}
 
-    def info(self, text: str, *values: object) -> None:
+    def info(self, text: str, *values: object, **about: str) -> None:
         """Logs a line, unless one of this kind was logged within the last minute.
 
         Args:
             text: the kind: a text with placeholders.
             values: the values of the placeholders.
+            about: what it is about, such as a transaction_id; keys of their own in JSON.
         """
         if not self._logger.isEnabledFor(logging.INFO):
             return
@@ -39,6 +40,6 @@ class ThrottledLog:
         self._last[text] = now
         unsaid = self._unsaid.pop(text, 0)
         if unsaid:
-            self._logger.info(text + " (and %d times since the last such line)", *values, unsaid)
+            self._logger.info(text + " (and %d times since the last such line)", *values, unsaid, extra=about)
         else:
-            self._logger.info(text, *values)
+            self._logger.info(text, *values, extra=about)

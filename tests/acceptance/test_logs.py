@@ -63,6 +63,8 @@ async def test_every_line_is_a_json_object(
         assert (entry["logger"], entry["level"]) == ("halfmq.broker", "info")
     (parked,) = [entry for entry in own if one in entry["event"]]
     assert (parked["logger"], parked["level"]) == ("halfmq.checker", "warning")
+    assert parked["transaction_id"] == one
+    assert parked["group"].startswith("shop")
     # What a caller did wrong is told to the caller; a log full of it would hide what an operator must see.
     assert {entry["level"] for entry in own if entry is not parked} == {"info"}, own
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from broker.domain.ids import message_id
 from broker.ports.delivery import Delivered
 from broker.ports.queries import TimelineKind
 from broker.storage.delivery.delivery_events import Event
@@ -101,7 +102,13 @@ def _without_broken(lease: Lease, messages: Sequence[LogMessage]) -> list[LogMes
         if not message.broken:
             whole.append(message)
             continue
-        logger.error("%s It is not delivered, attempt %d.", message.broken, lease.attempt)
+        own = message_id(message.transaction_id, message.position)
+        logger.error(
+            "%s It is not delivered, attempt %d.",
+            message.broken,
+            lease.attempt,
+            extra={"message_id": own, "topic": message.topic, "client_id": lease.owner},
+        )
         if lease.message_group is not None:
             break
     return whole

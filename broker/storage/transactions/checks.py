@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from broker.domain.ids import format_id
 from broker.domain.transaction import (
     TransactionEvent,
     TransactionState,
@@ -150,7 +151,11 @@ def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Di
         try:
             half = rows.half_from_row(name, transaction_id, position, content)
         except StoredBodyBroken as error:
-            logger.error("%s The check of its transaction is not sent.", error)
+            logger.error(
+                "%s The check of its transaction is not sent.",
+                error,
+                extra={"transaction_id": format_id(transaction_id), "topic": name},
+            )
             broken.add(transaction_id)
         else:
             by_id[transaction_id].halves.append(half)

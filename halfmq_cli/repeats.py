@@ -1,0 +1,92 @@
+"""Repeated log lines: the first ones of a kind are printed, the others are counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PRINTED = 10
+"""Lines of a kind that are printed within a period."""
+PERIOD = 60.0
+"""Seconds after which the lines of a kind are printed again, and the others told."""
+MOST_KINDS = 1_000
+"""Kinds that are told apart; lines of others are printed."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    since: float
+    level: int
+    example: str
+    printed: int = 0
+    counted: int = 0
+
+
+class Repeats(logging.Filter):
+    """Holds back lines of a kind of which many were printed lately; how many they are is told after the period.
+
+    A kind is a logger and a text with its placeholders: the ids in it differ, what happens is the same.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Takes a clock in seconds."""
+        super().__init__()
+        self._clock = clock
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self._lock = threading.Lock()
+        self._looked_at = clock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is printed; first it tells of those of other kinds whose period is over."""
+        if getattr(record, "of_repeats", False):
+            return True
+        now = self._clock()
+        with self._lock:
+            over = self._over(now) if now - self._looked_at >= 1 else []
+            printed = self._count(record, now)
+        for name, kind in over:
+            _tell(name, kind)
+        return printed
+
+    def flush(self) -> None:
+        """Tells of all that were held back, at the end of the process."""
+        with self._lock:
+            held = [(name, kind) for (name, _), kind in self._kinds.items() if kind.counted]
+            self._kinds.clear()
+        for name, kind in held:
+            _tell(name, kind)
+
+    def _count(self, record: logging.LogRecord, now: float) -> bool:
+        place = record.name, str(record.msg)
+        kind = self._kinds.get(place)
+        if kind is None:
+            if len(self._kinds) >= MOST_KINDS:
+                return True
+            kind = self._kinds[place] = _Kind(now, record.levelno, record.getMessage()[:200])
+        if kind.printed < PRINTED:
+            kind.printed += 1
+            return True
+        kind.counted += 1
+        return False
+
+    def _over(self, now: float) -> list[tuple[str, _Kind]]:
+        self._looked_at = now
+        ended = [place for place, kind in self._kinds.items() if now - kind.since >= PERIOD]
+        found = [(place[0], self._kinds.pop(place)) for place in ended]
+        return [(name, kind) for name, kind in found if kind.counted]
+
+
+def _tell(name: str, kind: _Kind) -> None:
+    logging.getLogger(name).log(
+        kind.level,
+        "%d more lines like this one were not printed: %s",
+        kind.counted,
+        kind.example,
+        extra={"of_repeats": True, "repeats": kind.counted},
+    )

@@ -1,0 +1,84 @@
+"""Log lines that repeat: the first ones are printed, the rest is counted and told."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfmq_cli import repeats as module
+from halfmq_cli.repeats import PERIOD, PRINTED, Repeats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Log:
+    """A logger with the filter, and a clock."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.lines: list[str] = []
+        self.levels: list[str] = []
+        self.repeats = Repeats(lambda: self.time)
+        self.logger = logging.getLogger("halfmq.test.repeats")
+        self.handler = logging.Handler()
+        self.handler.emit = self._emit  # type: ignore[method-assign]
+        self.handler.addFilter(self.repeats)
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.levels.append(record.levelname)
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    made = Log()
+    made.logger.addHandler(made.handler)
+    made.logger.propagate = False
+    made.logger.setLevel(logging.DEBUG)
+    yield made
+    made.logger.removeHandler(made.handler)
+
+
+def test_the_first_ones_of_a_kind_are_printed(log: Log) -> None:
+    for number in range(PRINTED + 5):
+        log.logger.warning("transaction %d is parked", number)
+        log.logger.info("something else")
+    assert log.lines.count("something else") == PRINTED
+    assert [line for line in log.lines if "parked" in line] == [
+        f"transaction {number} is parked" for number in range(PRINTED)
+    ]
+
+
+def test_the_others_are_told_after_a_while_by_whichever_line_comes_next(log: Log) -> None:
+    for number in range(PRINTED + 5):
+        log.logger.warning("transaction %d is parked", number)
+    log.time += PERIOD
+    del log.lines[:], log.levels[:]
+    log.logger.info("something else")
+    assert log.lines == [
+        "5 more lines like this one were not printed: transaction 0 is parked",
+        "something else",
+    ]
+    assert log.levels == ["WARNING", "INFO"]
+    log.logger.warning("transaction %d is parked", 99)
+    assert log.lines[-1] == "transaction 99 is parked"
+
+
+def test_what_is_not_told_yet_is_told_at_the_end(log: Log) -> None:
+    for _ in range(PRINTED + 2):
+        log.logger.error("broken")
+    log.repeats.flush()
+    assert log.lines[-1] == "2 more lines like this one were not printed: broken"
+    log.repeats.flush()
+    assert len(log.lines) == PRINTED + 1
+
+
+def test_so_many_kinds_are_told_apart(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_KINDS", 2)
+    for _ in range(PRINTED + 1):
+        for kind in ("a", "b", "c"):
+            log.logger.info(kind)
+    assert [log.lines.count(kind) for kind in ("a", "b", "c")] == [PRINTED, PRINTED, PRINTED + 1]
