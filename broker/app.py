@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder
-from broker.assembly import assemble, make_gate, make_gateway
+from broker.assembly import assemble, make_gate, make_gateway, make_tracer
 from broker.config_sources import seen_by_all
 from broker.errors import BrokerError, ConfigurationError
 from broker.ports.observer import NO_OBSERVER, Observer, guarded
@@ -77,8 +77,10 @@ class Broker:
             ConfigurationError: the database, its settings, or the address is not usable; the text has the remedy.
         """
         config = self.config
+        self._exporting = make_tracer(config)
         await asyncio.to_thread(self._open_database)
-        parts = assemble(config, self._database, self._observer, self._make_store, self._tracer)
+        tracer = self._exporting or self._tracer
+        parts = assemble(config, self._database, self._observer, self._make_store, tracer)
         gate = make_gate(config, parts)
         guard = CallInterceptor(
             max_calls=config.max_calls,
@@ -138,6 +140,8 @@ class Broker:
             async with asyncio.timeout(CLOSING):
                 await self._record_the_rest()
                 await self._leave()
+                if self._exporting is not None:
+                    await asyncio.to_thread(self._exporting.close)
                 await self._store.close()
         except TimeoutError:
             logger.warning(

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from broker.api.access import Gate
+from broker.errors import ConfigurationError
 from broker.maintenance.audit_recorder import AuditRecorder
 from broker.maintenance.clock_synchroniser import ClockSynchroniser
 from broker.maintenance.delay_scheduler import DelayScheduler
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from broker.maintenance.loop import Loop
     from broker.rocketmq.gateway import Gateway
     from broker.storage.engine.connection import Database
+    from broker.tracing.export import ExportingTracer
     from broker.wire.interceptor import CallInterceptor
 
 
@@ -182,6 +184,26 @@ def _catalog_config(config: BrokerConfig) -> CatalogConfig:
         retention=config.retention,
         client_groups=config.client_groups,
     )
+
+
+def make_tracer(config: BrokerConfig) -> ExportingTracer | None:
+    """Builds what sends traces; None if none are to be sent.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed, or its settings in the environment are not usable.
+    """
+    if not config.traces:
+        return None
+    try:
+        from broker.tracing.export import ExportingTracer  # noqa: PLC0415 - of an extra that is optional
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"traces need {error.name}, which is not installed: pip install 'halfmq[opentelemetry]'.", field="traces"
+        ) from None
+    try:
+        return ExportingTracer(config.name)
+    except ValueError as error:
+        raise ConfigurationError(f"OpenTelemetry's settings cannot be used: {error}.", field="traces") from None
 
 
 GATEWAY = "apache.rocketmq.v2.MessagingService"

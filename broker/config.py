@@ -124,6 +124,8 @@ class BrokerConfig:
         rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time is
             accepted. None: 54000 (15 h) with access, otherwise 0.
         rocketmq_min_invisible: shortest invisible duration (seconds) that they may receive messages for.
+        traces: send traces of messages by OTLP to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs the extra
+            [opentelemetry].
         log_format: text or json.
         log_level: debug, info, warning or error.
     """
@@ -177,6 +179,7 @@ class BrokerConfig:
     rocketmq_keys: str = ""
     rocketmq_signature_window: float | None = None
     rocketmq_min_invisible: float = 10.0
+    traces: bool = False
     log_format: str = "text"
     log_level: str = "info"
 

@@ -125,6 +125,9 @@ def serve(
     rocketmq_min_invisible: Annotated[
         float | None, typer.Option(help="Shortest invisible duration for RocketMQ's clients, seconds [10].")
     ] = None,
+    traces: Annotated[
+        bool | None, typer.Option(help="Send traces by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. [do not]")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
 ) -> None:

@@ -22,12 +22,12 @@ import pytest
 from support.databases import in_ci
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 Language: TypeAlias = Literal["java", "go"]
 
-JAVA_CLIENT = "5.2.0"
+JAVA_CLIENT, JAVA_AGENT = "5.2.0", "2.10.0"
 # The client needs a newer Go than Debian has, and Go's own module proxy has it.
 GO_NEEDED, GO_TOOLCHAIN = (1, 24), "golang.org/toolchain@v0.0.1-go1.24.5.linux-amd64"
 PATIENCE = 60.0
@@ -51,7 +51,7 @@ def install(language: Language) -> list[str]:
     Raises:
         Absent: what builds it is missing, or cannot fetch it.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfmq" / "official"
+    cache = _cache()
     content = b"".join(file.read_bytes() for file in sorted(_SOURCES.iterdir())) + _POM.encode() + GO_TOOLCHAIN.encode()
     wanted = cache / f"{language}-{hashlib.sha256(content).hexdigest()[:16]}"
     if not wanted.exists():
@@ -136,6 +136,40 @@ def command_of(language: Language) -> list[str]:
         pytest.skip(f"needs RocketMQ's client for {language}: {absent}")
 
 
+@lru_cache
+def tracing_agent() -> str:
+    """As `install_agent`; without the agent the test is skipped, in CI it fails."""
+    try:
+        return install_agent()
+    except Absent as absent:
+        if in_ci():
+            pytest.fail(f"needs OpenTelemetry's agent for Java: {absent}", pytrace=False)
+        pytest.skip(f"needs OpenTelemetry's agent for Java: {absent}")
+
+
+def install_agent() -> str:
+    """The file of OpenTelemetry's agent for Java, which traces RocketMQ's client; fetched where it is not here yet.
+
+    Raises:
+        Absent: what fetches it is missing, or cannot.
+    """
+    cache = _cache()
+    wanted = cache / f"opentelemetry-javaagent-{JAVA_AGENT}.jar"
+    if not wanted.exists():
+        _need("mvn")
+        artifact = f"-Dartifact=io.opentelemetry.javaagent:opentelemetry-javaagent:{JAVA_AGENT}"
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix="new-", ignore_cleanup_errors=True) as name:
+            command = ["mvn", "--quiet", "--batch-mode", "dependency:copy", artifact, f"-DoutputDirectory={name}"]
+            _run(command, Path(name))
+            (Path(name) / wanted.name).replace(wanted)
+    return str(wanted)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfmq" / "official"
+
+
 class ClientFailed(Exception):
     """A call of the client ended with an error; its own words."""
 
@@ -143,8 +177,8 @@ class ClientFailed(Exception):
 class OfficialProcess:
     """A process in which clients of one language run; a context manager that ends it."""
 
-    def __init__(self, language: Language, *, tls: bool = False) -> None:
-        """Starts it; both speak TLS unless told otherwise, and take any certificate."""
+    def __init__(self, language: Language, *, tls: bool = False, variables: Mapping[str, str] | None = None) -> None:
+        """Starts it, with further variables of its environment; both take any certificate where they speak TLS."""
         # The clients write logs into the user's home.
         self._home = tempfile.TemporaryDirectory(prefix="halfmq-official-", ignore_cleanup_errors=True)
         self._language = language
@@ -154,7 +188,12 @@ class OfficialProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={"PATH": os.environ["PATH"], "HOME": self._home.name, "rocketmq.client.logRoot": self._home.name},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": self._home.name,
+                "rocketmq.client.logRoot": self._home.name,
+                **(variables or {}),
+            },
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -227,8 +266,9 @@ class OfficialProcess:
 
 
 if __name__ == "__main__":
-    for each in ("java", "go"):
-        try:
+    try:
+        for each in ("java", "go"):
             install(each)
-        except Absent as absence:
-            sys.exit(str(absence))
+        install_agent()
+    except Absent as absence:
+        sys.exit(str(absence))

@@ -68,6 +68,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "rocketmq_keys": ("file.keys", "environment.keys", "argument.keys"),
     "rocketmq_signature_window": (1.5, 2.5, 3.5),
     "rocketmq_min_invisible": (1.5, 2.5, 3.5),
+    "traces": (True, True, True),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "warning", "error"),
 }

@@ -1,0 +1,91 @@
+"""Traces of RocketMQ's official client for Java, by OpenTelemetry's agent, through a broker to halfmq's consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.gateways import Gateway
+from support.java_and_go import OfficialProcess, tracing_agent
+from support.operators import Operator
+from support.otlp import ReceivedSpan, TraceReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+JAVA, BROKER = "java-client", "halfmq-broker"
+
+
+@pytest.fixture
+def collector() -> Iterator[TraceReceiver]:
+    with TraceReceiver() as made:
+        yield made
+
+
+@pytest.fixture
+def gateway(collector: TraceReceiver, tmp_path: Path) -> Iterator[Gateway]:
+    """A broker that sends its traces."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+    with Gateway(f"sqlite:///{tmp_path / 'halfmq.db'}", variables, traces=True) as made:
+        yield made
+
+
+@pytest.fixture
+def java(collector: TraceReceiver) -> Iterator[OfficialProcess]:
+    """The client, traced by the agent."""
+    options = {
+        "otel.service.name": JAVA,
+        "otel.exporter.otlp.endpoint": collector.endpoint,
+        "otel.exporter.otlp.protocol": "http/protobuf",
+        "otel.traces.exporter": "otlp",
+        "otel.metrics.exporter": "none",
+        "otel.logs.exporter": "none",
+        "otel.bsp.schedule.delay": "200",
+    }
+    switches = " ".join(f"-D{name}={value}" for name, value in options.items())
+    variables = {"JAVA_TOOL_OPTIONS": f"-javaagent:{tracing_agent()} {switches}"}
+    with OfficialProcess("java", variables=variables) as running:
+        yield running
+
+
+def of_broker(spans: list[ReceivedSpan], parent: ReceivedSpan) -> list[str]:
+    """The operations of the broker below a span."""
+    found = [each for each in spans if each.service == BROKER and each.parent == parent.id]
+    return sorted(each.name.partition(" ")[0] for each in found)
+
+
+def test_its_messages_are_traced_over_store_check_release_and_delivery(
+    gateway: Gateway, java: OfficialProcess, collector: TraceReceiver
+) -> None:
+    topic, group = "orders", "readers"
+    gateway.admin.create_topic(topic, queues=1)
+    gateway.admin.create_group(group)
+    java.producer("p", gateway.endpoint, topic, verdict="COMMIT")
+    java.consumer("c", gateway.endpoint, group, topic)
+    java.send("p", topic, "ordinary")
+    java.transact("p", topic, "asked about")
+    with Operator(gateway.endpoint) as operator:
+        operator.await_undecided(topic, 0)
+    assert sorted(java.receive("c", 2)) == ["asked about", "ordinary"]
+
+    def sent(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
+        found = [each for each in spans if each.service == JAVA and each.name == f"{topic} publish"]
+        return sorted(found, key=lambda each: len(of_broker(spans, each)))
+
+    def whole(spans: list[ReceivedSpan]) -> bool:
+        return [of_broker(spans, each) for each in sent(spans)] == [
+            ["deliver", "send"],
+            ["check", "deliver", "prepare", "release"],
+        ]
+
+    spans = collector.until(whole)
+    ordinary, asked = sent(spans)
+    for span in (ordinary, asked):
+        below = [each for each in spans if each.service == BROKER and each.parent == span.id]
+        assert {each.trace for each in below} == {span.trace}
+    (check,) = [each for each in spans if each.service == BROKER and each.name.startswith("check")]
+    assert (check.attributes["messaging.halfmq.answer"], check.links) == ("COMMIT", [asked.id])
+    (release,) = [each for each in spans if each.name == "release"]
+    assert release.attributes["messaging.halfmq.verdict_source"] == "check"
