@@ -14,8 +14,11 @@ from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.quota_watcher import QuotaWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.rules_watcher import RulesWatcher
+from broker.maintenance.state_sampler import StateSampler
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.metrics.gauges import LaneQueue, Sources, Used
+from broker.metrics.metrics import Metrics
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.services.auditing import Audit
 from broker.services.catalog import Catalog, CatalogConfig
@@ -89,6 +92,7 @@ def assemble(
     config: BrokerConfig, database: Database, observer: Observer = NO_OBSERVER, make_store: type[Store] = Store
 ) -> Parts:
     """Builds the parts on a database; nothing runs yet. They report to the observer."""
+    database.observer = observer
     policy = config.check_policy()
     store = make_store(
         database,
@@ -102,8 +106,8 @@ def assemble(
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
-    transactions = TransactionService(store, catalog, validator, positions, wakeups)
-    sending = SendService(store, validator, positions, wakeups)
+    transactions = TransactionService(store, catalog, validator, positions, wakeups, observer)
+    sending = SendService(store, validator, positions, wakeups, observer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     return Parts(
         store=store,
@@ -114,8 +118,8 @@ def assemble(
         transactions=transactions,
         sending=sending,
         answers=CheckAnswers(store, store, transactions, observer),
-        epochs=EpochService(store, catalog, validator, wakeups),
-        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config),
+        epochs=EpochService(store, catalog, validator, wakeups, observer),
+        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config, observer),
         receipts=ReceiptService(store, positions, wakeups, delivery_config, catalog.numbered_groups),
         forwarding=ForwardService(store, sending, validator, wakeups, catalog.numbered_groups),
         reader=QueueReader(store, catalog, wakeups, delivery_config),
@@ -136,7 +140,7 @@ def assemble(
             LeaseWatcher(store, wakeups),
             ClockSynchroniser(store),
             DelayScheduler(store, wakeups, store.clock),
-            SubmissionReleaser(SubmissionService(store, validator, wakeups)),
+            SubmissionReleaser(SubmissionService(store, validator, wakeups, observer)),
             RetentionSweeper(
                 store,
                 keep_ops=config.retention,
@@ -156,6 +160,37 @@ def _catalog_config(config: BrokerConfig) -> CatalogConfig:
         retention=config.retention,
         client_groups=config.client_groups,
     )
+
+
+def make_metrics(config: BrokerConfig) -> Metrics | None:
+    """Makes what observes a broker for metrics; None if nobody asks for them."""
+    if not config.metrics_listen:
+        return None
+    return Metrics(
+        most_names=config.metrics_names,
+        # Its turn lasts for as long, and another broker may have it then.
+        sample_for=3 * config.metrics_interval,
+        keep_ops=config.retention,
+        broker_id=config.name,
+    )
+
+
+def attach_metrics(metrics: Metrics, config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> Loop:
+    """Shows the metrics where to read what the parts know; returns the loop that takes samples for them."""
+    store, budgets = parts.store, guard.in_use
+
+    metrics.attach(
+        Sources(
+            budgets=lambda: [Used(*each) for each in budgets()],
+            lanes=lambda: [LaneQueue(lane.name, *lane.waiting) for lane in store.lanes],
+            producers=parts.sessions.streams,
+            consumers=parts.delivery.streams,
+            is_away=lambda: store.is_away,
+            certificate=config.tls_certificate,
+        ),
+        store.clock.now,
+    )
+    return StateSampler(store, metrics, config.metrics_interval)
 
 
 GATEWAY = "apache.rocketmq.v2.MessagingService"

@@ -125,6 +125,15 @@ def serve(
     rocketmq_min_invisible: Annotated[
         float | None, typer.Option(help="Shortest invisible duration for RocketMQ's clients, seconds [10].")
     ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="Address and port, or unix:FILE, for metrics: GET /metrics [none].")
+    ] = None,
+    metrics_interval: Annotated[
+        float | None, typer.Option(help="Seconds between two looks at the database for them [15].")
+    ] = None,
+    metrics_names: Annotated[
+        int | None, typer.Option(help="Topics and groups that each metric tells apart [1000].")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
 ) -> None:

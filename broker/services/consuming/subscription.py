@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError, NotFound, Overloaded, StorageUnavailable
 from broker.ports.delivery import ClaimWork, NackWork
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.services.wakeups import signal
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Subscription:
         join: Join,
         wakeups: Wakeups,
         config: DeliveryConfig,
+        observer: Observer = NO_OBSERVER,
+        open_streams: set[Subscription] | None = None,
     ) -> None:
         """Takes the request, the membership, and the ports.
 
@@ -92,7 +95,11 @@ class Subscription:
             join: joins again, after the group or a topic was deleted.
             wakeups: the wake-ups.
             config: bounds of delivery.
+            observer: notified of what is delivered.
+            open_streams: all consumers with a stream here; this one is among them while its batches are read.
         """
+        self._observer = observer
+        self._open_streams = set() if open_streams is None else open_streams
         self._request = request
         self._group, self._topics = membership
         self._leases = leases
@@ -110,6 +117,16 @@ class Subscription:
         self._given: list[int] = []
         self._gathers_until = 0.0
         self._spoken = asyncio.Event()
+
+    @property
+    def group_name(self) -> str:
+        """The group's name, also where this is a member of a broadcasting one."""
+        return self._request.group
+
+    @property
+    def credits(self) -> int:
+        """Messages that the consumer may still get."""
+        return self._credits
 
     def grant(self, messages: int, body_bytes: int = 0) -> None:
         """Grants more credits: messages, and bytes of bodies, which have no limit until some are granted."""
@@ -173,7 +190,18 @@ class Subscription:
             raise
         if isinstance(outcome, BrokerError):
             raise outcome
+        if outcome.parts and self._observer is not NO_OBSERVER:
+            self._tell(outcome.parts)
         return outcome
+
+    def _tell(self, parts: Sequence[Delivered]) -> None:
+        for part in parts:
+            size = sum([len(message.body) for message in part.messages])
+            first = part.messages[0]
+            visible = (part.expires_at - self.lease_time - first.stored_at) / 1_000_000
+            self._observer.messages_delivered(
+                self.group_name, first.topic, len(part.messages), size, part.attempt, visible
+            )
 
     async def give_back(self, handed_out: Sequence[HandedOut]) -> None:
         """Returns messages that never reached the consumer, for the next one."""
@@ -218,6 +246,7 @@ class Subscription:
         """
         ahead: asyncio.Task[Claimed] | None = None
         quick = caught_up = False
+        self._open_streams.add(self)
         try:
             while True:
                 with self._listen() as event:
@@ -260,6 +289,7 @@ class Subscription:
                         pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
                         await signal(event, asyncio.get_running_loop().time() + pause)
         finally:
+            self._open_streams.discard(self)
             if ahead is not None:
                 await asyncio.shield(self._give_up(ahead))
 

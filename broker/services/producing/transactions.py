@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.services.positions import Released
+from broker.services.producing.telling import TRANSACTION, tell_refused, tell_stored
 from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
@@ -43,8 +46,10 @@ class TransactionService:
         validator: MessageValidator,
         positions: Positions,
         wakeups: Wakeups,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
-        """Takes the port of transactions, the validator, and the wake-ups."""
+        """Takes the port of transactions, the validator, the wake-ups, and the observer."""
+        self._observer = observer
         self._store = store
         self._catalog = catalog
         self._validator = validator
@@ -76,6 +81,10 @@ class TransactionService:
                 outcomes[index] = error.as_outcome()
         for index, done in zip(indexes, await self._stored(work), strict=True):
             outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
+        if self._observer is not NO_OBSERVER:
+            stored = [work for index, work in zip(indexes, work, strict=True) if _is_placed(outcomes[index])]
+            tell_stored(self._observer, [half.message for item in stored for half in item.halves], TRANSACTION)
+            tell_refused(self._observer, outcomes)
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _stored(self, work: list[PrepareWork]) -> list[TransactionOutcome | BrokerError]:
@@ -112,6 +121,7 @@ class TransactionService:
                 transaction. None: for all.
         """
         self.limits.check_items(len(verdicts), "transaction_ids")
+        began = time.monotonic()
         work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
         decided = iter(await (self._store.decide(work) if may is None else self._decide_within(work, may)))
         outcomes: list[PlacedOutcome | BrokerError] = []
@@ -122,8 +132,25 @@ class TransactionService:
                 outcomes.append(await self._placed(done, released))
             else:
                 outcomes.append(done)
+            self._tell_decided(verdict, done)
         self._wakeups.arrived(released)
+        if self._observer is not NO_OBSERVER:
+            if released.end_offsets:
+                self._observer.messages_released(time.monotonic() - began)
+            tell_refused(self._observer, outcomes)
         return outcomes
+
+    def _tell_decided(self, verdict: VerdictWork | BrokerError, done: TransactionOutcome | BrokerError) -> None:
+        if (
+            self._observer is NO_OBSERVER
+            or isinstance(verdict, BrokerError)
+            or isinstance(done, BrokerError)
+            or done.decided is None
+        ):
+            return
+        new = done.decided
+        name = "COMMIT" if verdict.commit else "ROLLBACK"
+        self._observer.transaction_decided(new.group_id, name, verdict.source.name, new.halves, new.after / 1_000_000)
 
     async def _decide_within(self, work: Sequence[VerdictWork], may: Judge) -> list[TransactionOutcome | BrokerError]:
         groups = self._catalog.numbered_producer_groups
@@ -145,3 +172,7 @@ class TransactionService:
     async def _placed(self, outcome: TransactionOutcome, released: Released | None = None) -> PlacedOutcome:
         positions = await self._positions.of_transaction(outcome.transaction_id, outcome.released, released)
         return PlacedOutcome(outcome.transaction_id, outcome.state, positions)
+
+
+def _is_placed(outcome: object) -> bool:
+    return isinstance(outcome, PlacedOutcome)

@@ -13,6 +13,7 @@ from broker.storage.adapters.groups import Groups
 from broker.storage.adapters.log import Log
 from broker.storage.adapters.queries import Queries
 from broker.storage.adapters.rules import AccessRules
+from broker.storage.adapters.samples import Samples
 from broker.storage.adapters.schedule import Schedule
 from broker.storage.adapters.submissions import Submissions
 from broker.storage.adapters.topics import Topics
@@ -26,7 +27,19 @@ if TYPE_CHECKING:
 
 
 class Store(
-    Transactions, Checks, Epochs, Log, Submissions, Schedule, Delivery, Groups, Topics, Queries, AccessRules, Upkeep
+    Transactions,
+    Checks,
+    Epochs,
+    Log,
+    Submissions,
+    Schedule,
+    Delivery,
+    Groups,
+    Topics,
+    Queries,
+    AccessRules,
+    Upkeep,
+    Samples,
 ):
     """Implements every port of broker.ports on a database, with a class per noun."""
 
