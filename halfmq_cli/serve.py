@@ -17,6 +17,7 @@ from broker.config_sources import load_config
 from broker.errors import BrokerError
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
+from broker.storage.migrations.views import create_views
 from halfmq_cli import logs
 from halfmq_cli.serving import fail, run_broker, warn_of_arguments
 from halfmq_cli.workers import run_workers
@@ -164,6 +165,7 @@ def migrate_tables(
     database_file: DatabaseFile = None,
     table_prefix: TablePrefix = None,
     config_file: ConfigFile = None,
+    views: Annotated[bool, typer.Option("--views", help="Create the views for SQL again, too.")] = False,
 ) -> None:
     """Create or upgrade the database's tables."""
     arguments = {"database": database, "database_file": database_file, "table_prefix": table_prefix}
@@ -177,6 +179,8 @@ def migrate_tables(
         )
         before = current(opened)
         migrate(opened)
+        if views:
+            create_views(opened)
         sys.stdout.write(f"{opened.shown_url}: {before or 'empty'} -> {current(opened)}\n")
     except BrokerError as error:
         fail(error)
