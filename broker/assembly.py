@@ -147,7 +147,7 @@ def assemble(
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
-        cluster=ClusterOperations(store, store.clock),
+        cluster=ClusterOperations(store, store, store.clock),
         connections=connections,
         reports=reports,
         access=AccessOperations(store, store, store, rights),

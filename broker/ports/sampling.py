@@ -99,6 +99,41 @@ class StoredState:
     dead_letters: Sequence[DeadLetters] = ()
 
 
+@dataclass(slots=True)
+class AgeBucket:
+    """Transactions without a verdict whose age is in a range; `up_to` in microseconds, None: any greater age."""
+
+    up_to: int | None
+    prepared: int = 0
+    parked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What there is in all; see GetOverviewResponse of the protocol."""
+
+    time: int
+    database: str
+    schema_version: str
+    pending: Sequence[PendingOfGroup]
+    ages: Sequence[AgeBucket]
+    topics: int
+    consumer_groups: int
+    scheduled: int
+    released: int
+    stored: int
+    stored_bytes: int
+    dead_letters: int
+
+
+class OverviewStore(Protocol):
+    """What there is in all."""
+
+    async def overview(self) -> Overview:
+        """Counts it, in bounded statements."""
+        ...
+
+
 class SampleStore(Protocol):
     """Where samples are taken."""
 

@@ -30,7 +30,7 @@ from broker.storage.groups import groups, holders, lags
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
-from broker.storage.sampling import totals
+from broker.storage.sampling import overview, totals
 from broker.storage.sampling.lags import Lags
 from broker.storage.sampling.pending import pending_of_groups
 from broker.storage.transactions import checks, decided, halves, transaction_queries, verdicts
@@ -524,6 +524,15 @@ def test_listing_what_was_decided_reads_a_limited_part(past: Past, search: Decid
     # Index entries, the rows behind them, and a page with its groups; no more where few match.
     assert measured.reads <= 2 * decided.MOST_READ + 6 * search.limit + CONSTANT
     plans_hold(past, measured)
+
+
+def test_an_overview_reads_index_entries_of_what_is_pending(past: Past) -> None:
+    past.pretend(stale=False)
+    measured = past.reads(lambda session: overview.overview(session, START, "", ""))
+    assert sum(each.pending + each.parked for each in measured.result.pending) > 0
+    # The entries of half_due for their numbers and for their ages; scheduled messages; the groups' oldest.
+    assert measured.reads <= 6 * PENDING + 3 * bulk.SCHEDULED + 20 * CONSTANT
+    plans_hold(past, measured, may_scan=frozenset({"scheduled_message"}))
 
 
 def test_the_lag_of_groups_reads_their_own_rows(past: Past) -> None:

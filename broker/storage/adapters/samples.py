@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING
 
 from broker.ports.sampling import StoredState
 from broker.storage.adapters.access import Access
-from broker.storage.sampling import pending, totals
+from broker.storage.migrations import newest
+from broker.storage.sampling import overview, pending, totals
 from broker.storage.sampling.lags import Lags
 
 if TYPE_CHECKING:
+    from broker.ports.sampling import Overview
     from broker.storage.sampling.lags import Place
 
 
 class Samples(Access):
-    """Implements SampleStore."""
+    """Implements SampleStore and OverviewStore."""
+
+    async def overview(self) -> Overview:
+        """What there is in all, in bounded statements."""
+        now, database = self.clock.now(), self._database
+        shown = f"{type(database.dialect).__name__} {database.version}".strip()
+        return await self._read(lambda session: overview.overview(session, now, shown, newest()))
 
     async def sample(self) -> StoredState:
         """Looks at what there is, in bounded statements."""
