@@ -128,13 +128,11 @@ class TransactionOperations:
                 topic_id=(await self._catalog.topic(topic)).topic_id if topic else None,
                 prepared_before=wanted.prepared_before,
                 after=parse_transaction_token(page_token),
-                limit=size + 1,
+                limit=size,
                 groups=groups,
             )
         )
-        if len(found) <= size:
-            return found, ""
-        return found[:size], transaction_token(found[size - 1].transaction_id)
+        return found.entries, "" if found.following is None else transaction_token(found.following)
 
     async def decided(
         self, search: DecidedSearch, page_size: int, page_token: str, may: Judge | None = None

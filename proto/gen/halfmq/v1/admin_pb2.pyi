@@ -1509,8 +1509,8 @@ class ListTransactionsRequest(_message.Message):
     topic: _builtins.str
     """Only those with a message for this topic; empty: all. Not with decided ones."""
     page_size: _builtins.int
-    """At most this many; 0: 100, at most 1000. A page of decided ones may hold fewer, even none, while others follow: a
-    limited number of verdicts is read for each.
+    """At most this many; 0: 100, at most 1000. A page may hold fewer, even none, while others follow: a limited number of
+    transactions is looked at for each.
     """
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""

@@ -22,6 +22,7 @@ from broker.ports.transactions import (
     TransactionDetail,
     TransactionFilter,
     TransactionOutcome,
+    TransactionPage,
     TransactionSummary,
     VerdictWork,
 )
@@ -242,11 +243,12 @@ class Records:
     async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
         return self.details.get(transaction_id)
 
-    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+    async def list_transactions(self, wanted: TransactionFilter) -> TransactionPage:
         self.filters.append(wanted)
         found = [detail.summary for detail in self.details.values()]
         found = [each for each in found if each.transaction_id > wanted.after]
-        return found[: wanted.limit]
+        page = found[: wanted.limit]
+        return TransactionPage(page, page[-1].transaction_id if len(found) > len(page) else None)
 
     async def list_decided(self, search: DecidedSearch) -> DecidedPage:
         raise AssertionError
