@@ -2087,8 +2087,8 @@ Global___GetOverviewRequest: _TypeAlias = GetOverviewRequest  # noqa: Y015
 
 @_typing.final
 class GetOverviewResponse(_message.Message):
-    """Answers GetOverview. Numbers of transactions, messages that wait, topics and groups are counted up to 100,000 of each
-    kind, those of transactions in each group; more count as so many.
+    """Answers GetOverview. Numbers of transactions in each state, messages that wait, topics and groups are counted up to
+    100,000; more count as so many.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
