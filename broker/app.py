@@ -126,9 +126,9 @@ class Broker:
                 await gate.start()
             if self._metrics is not None:
                 self._metrics_listener = MetricsListener(config.metrics_listen, self._metrics.render)
-            await self._server.listen()
             if self._console is not None:
                 await self._console.start()
+            await self._server.listen()
             self._reports.status = replace(
                 self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now()
             )

@@ -115,7 +115,7 @@ class Visit:
         return response
 
     def redirect(self, path: str, **parameters: str) -> Response:
-        """Sends the browser to another page."""
+        """Sends the browser to another page, whose path is quoted."""
         query = urlencode({name: value for name, value in parameters.items() if value})
         return RedirectResponse(f"{path}?{query}" if query else path, 303)
 
@@ -130,7 +130,7 @@ def endpoint(
         try:
             return await page(visit)
         except Unauthenticated:
-            wanted = request.url.path if request.method == "GET" else "/"
+            wanted = quote(request.scope["path"]) if request.method == "GET" else "/"
             return visit.redirect("/sign-in", to=wanted)
         except BrokerError as error:
             status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from broker.console.visit import PAGE
 from broker.errors import InvalidArgument
@@ -53,7 +54,9 @@ async def pause(visit: Visit) -> Response:
     resume = fields.get("action") == "resume"
     request = pb.PauseGroupRequest(group=name, resume=resume, reason=str(fields.get("reason", "")))
     await visit.call("AdminService/PauseGroup", request)
-    return visit.redirect(f"/groups/{name}", said="It is delivered to again." if resume else "It is paused.")
+    return visit.redirect(
+        f"/groups/{quote(name, safe='')}", said="It is delivered to again." if resume else "It is paused."
+    )
 
 
 async def seek(visit: Visit) -> Response:
@@ -61,7 +64,7 @@ async def seek(visit: Visit) -> Response:
     name, fields = visit.path("name"), await visit.form()
     request = pb.SeekGroupRequest(group=name, topic=str(fields.get("topic", "")), to=position_of(str(fields.get("to"))))
     await visit.call("AdminService/SeekGroup", request)
-    return visit.redirect(f"/groups/{name}", said=f"It was moved in {request.topic}.")
+    return visit.redirect(f"/groups/{quote(name, safe='')}", said=f"It was moved in {request.topic}.")
 
 
 def position_of(text: str) -> message_pb2.Position:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from broker.console.pages.groups import position_of
 from broker.console.rendering import LONG, forms_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 async def messages(visit: Visit) -> Response:
     """The form to look messages up, and what it finds."""
     if own := visit.query("id"):
-        return visit.redirect(f"/messages/{own}")
+        return visit.redirect(f"/messages/{quote(own, safe='')}")
     topic = visit.query("topic")
     if not topic:
         return await visit.page("messages.html", title="Messages", found=None, next_page="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from broker.console.rendering import forms_of
 from broker.console.visit import PAGE
@@ -103,7 +104,7 @@ async def resolve(visit: Visit) -> Response:
     )
     done = await visit.call("AdminService/ResolveTransaction", request)
     state = transaction_pb2.TransactionState.Name(done.result.state).removeprefix("TRANSACTION_STATE_")
-    return visit.redirect(f"/transactions/{own}", said=f"It is {state} now.")
+    return visit.redirect(f"/transactions/{quote(own, safe='')}", said=f"It is {state} now.")
 
 
 async def resolve_many(visit: Visit) -> Response:
