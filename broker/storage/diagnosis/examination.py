@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis import checks, clock, plans, retention, rights, schema, settings, transactions
 from broker.storage.diagnosis.inspection import INSPECTIONS
-from broker.storage.diagnosis.inspection.base import NotPermitted
+from broker.storage.diagnosis.inspection.base import CannotLook
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
 from broker.storage.diagnosis.subject import clock as seconds
 
@@ -86,9 +86,8 @@ def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: flo
         finally:
             # Its settings are those of a diagnosis.
             database.renew(session)
-    except NotPermitted as missing:
-        text = f"cannot be looked at: the database user lacks {missing.right}"
-        return [Finding(check.name, Severity.WARNING, text, missing.remedy)]
+    except CannotLook as missing:
+        return [Finding(check.name, Severity.WARNING, f"cannot be looked at: {missing.cause}", missing.remedy)]
     except Exception as error:
         if isinstance(error, TookTooLong) or inspection.is_limit(error):
             text = f"cannot be looked at: the database did not answer within {limit:g} s"

@@ -19,13 +19,13 @@ PRIMARY = "PRIMARY"
 """The name of a primary key, as an index."""
 
 
-class NotPermitted(Exception):
-    """The database user may not look at something."""
+class CannotLook(Exception):
+    """Something cannot be looked at: the database user may not, or the server does not record it."""
 
-    def __init__(self, right: str, remedy: str) -> None:
-        """Takes the missing right, and how it is granted."""
-        super().__init__(right)
-        self.right = right
+    def __init__(self, cause: str, remedy: str) -> None:
+        """Takes the cause and the remedy."""
+        super().__init__(cause)
+        self.cause = cause
         self.remedy = remedy
 
 

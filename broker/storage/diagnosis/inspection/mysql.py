@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.storage.diagnosis.inspection.base import NotPermitted
+from broker.storage.diagnosis.inspection.base import CannotLook
 from broker.storage.diagnosis.inspection.servers import (
     MOST_TRANSACTIONS,
     SECOND,
@@ -34,14 +34,14 @@ class MySQLInspection(ServerInspection):
                 "SELECT count, status FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'"
             )
         if status != "enabled":
-            raise NotPermitted("the metric trx_rseg_history_len", "SET GLOBAL innodb_monitor_enable = 'trx_rseg%'")
+            raise CannotLook("the metric trx_rseg_history_len is off", "SET GLOBAL innodb_monitor_enable = 'trx_rseg%'")
         return int(length)
 
     def lock_waits(self, session: Session) -> list[LockWait]:
         """By the performance schema's table of waits."""
         if variables(session, "performance_schema").get("performance_schema") == "OFF":
-            raise NotPermitted(
-                "the performance schema", "set performance_schema = ON in my.cnf, and restart the server"
+            raise CannotLook(
+                "the performance schema is off", "set performance_schema = ON in my.cnf, and restart the server"
             )
         with needing(session, "SELECT", "performance_schema.*"):
             found = session.fetch(

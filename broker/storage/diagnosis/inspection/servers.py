@@ -12,8 +12,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateColumn
 
 from broker.storage.diagnosis.inspection.base import (
+    CannotLook,
     Inspection,
-    NotPermitted,
     PlanStep,
     StoredColumn,
     StoredIndex,
@@ -72,7 +72,7 @@ class LockWait(NamedTuple):
 
 @contextmanager
 def needing(session: Session, right: str, where: str) -> Iterator[None]:
-    """Converts the server's refusal to NotPermitted.
+    """Converts the server's refusal to CannotLook.
 
     Args:
         session: the session.
@@ -84,7 +84,8 @@ def needing(session: Session, right: str, where: str) -> Iterator[None]:
     except pymysql.err.MySQLError as error:
         if error.args[0] not in DENIED:
             raise
-        raise NotPermitted(right, f"GRANT {right} ON {where} TO {account(session)}") from error
+        cause = f"the database user {account(session)} lacks {right} on {where}"
+        raise CannotLook(cause, f"GRANT {right} ON {where} TO {account(session)}") from error
 
 
 def account(session: Session) -> str:
