@@ -19,8 +19,6 @@ from support.databases import connect
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pymysql
-
     from broker.storage.engine.connection import Database
     from support.databases import AnyKind
 
@@ -45,9 +43,9 @@ def results(database: Database, check: str, *, seconds: float = 5.0, **settings:
     return list(examine(database, replace(SETTINGS, **settings), [check], seconds_each=seconds))
 
 
-def findings(database: Database, check: str, **settings: Any) -> list[Finding]:
+def findings(database: Database, check: str, *, seconds: float = 5.0, **settings: Any) -> list[Finding]:
     """What is wrong."""
-    found = results(database, check, **settings)
+    found = results(database, check, seconds=seconds, **settings)
     assert {each.check for each in found} == {check}
     for each in found:
         assert bool(each.remedy) is bool(each.severity), each
@@ -113,12 +111,6 @@ def account(url: str, *grants: str) -> Iterator[str]:
             yield parts._replace(netloc=f"{name}:secret@{place}").geturl()
         finally:
             cursor.execute(f"DROP USER '{name}'@'%'")
-
-
-def statement(connection: pymysql.Connection, sql: str) -> None:
-    """Runs one."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
 
 
 ROWS_ONLY = "SELECT, INSERT, UPDATE, DELETE ON `{database}`.*"

@@ -19,6 +19,8 @@ from broker.storage.diagnosis.inspection.base import (
     StoredIndex,
     StoredTable,
 )
+from broker.storage.engine.dialects import failure_of
+from broker.storage.engine.failures import Failure
 from broker.storage.engine.statements import marks
 
 if TYPE_CHECKING:
@@ -218,10 +220,12 @@ class ServerInspection(Inspection):
                 try:
                     session.fetch(f"EXPLAIN {sql}")
                 except pymysql.err.MySQLError as error:
-                    refused = re.match(r"([A-Z]+)\b.* command denied", str(error.args[-1]))
-                    if error.args[0] not in DENIED or (refused and refused[1] not in {right, "SELECT"}):
+                    if self.is_limit(error) or (failure_of(error) is Failure.LOST and error.args[0] not in DENIED):
                         raise
-                    lacking.setdefault(refused[1] if refused else right, []).append(name)
+                    if error.args[0] in DENIED:
+                        refused = re.match(r"([A-Z]+)\b.* command denied", str(error.args[-1]))
+                        lacking.setdefault(refused[1] if refused else right, []).append(name)
+                    # Rights are looked at first: what it is refused for otherwise is not a matter of them.
         return {right: list(dict.fromkeys(tables)) for right, tables in lacking.items()}
 
     def granted(self, session: Session, database: str) -> set[str]:
