@@ -82,7 +82,7 @@ def producers(subject: Subject) -> list[Finding]:
                 "producers",
                 settings.intervals.severity(age / interval),
                 f"{counted(waiting)} transactions of the producer group {group} wait for a check, the oldest for"
-                f" {lasting(age)}: no live producer of the group is connected to any broker",
+                f" {lasting(age)}: no broker that is at work has a live producer of the group",
                 "start a producer of that group, with a listener: it gets the checks at once. If there is none any"
                 " more, resolve the transactions (AdminService.ResolveTransaction)",
             )

@@ -96,7 +96,11 @@ def _sample(session: Session, now: int) -> _Sample:
 
     queue_ids = first("queue_id", "queue", 4) or [1]
     ids = [
-        row[0] for row in session.fetch("SELECT transaction_id FROM half_message ORDER BY transaction_id LIMIT 2")
+        row[0]
+        for row in session.fetch(
+            "SELECT transaction_id FROM half_message WHERE transaction_id >= ? ORDER BY transaction_id LIMIT 2",
+            (bytes(16),),
+        )
     ] or [bytes(16)]
     low = session.fetch("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_ids[0],))
     return _Sample(

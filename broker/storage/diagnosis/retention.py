@@ -69,8 +69,8 @@ def _messages(subject: Subject, now: int) -> tuple[list[_Behind], list[_Behind]]
     after = 0
     while True:
         page = session.fetch(
-            "SELECT q.queue_id, q.queue_no, t.name, q.min_offset, t.retention, m.stored_at"
-            f" FROM queue q {joined} topic t ON t.topic_id = q.topic_id"
+            "SELECT q.queue_id, q.queue_no, own.name, q.min_offset, own.retention, m.stored_at"
+            f" FROM queue q {joined} topic own ON own.topic_id = q.topic_id"
             f" {joined} message m{by_key} ON m.queue_id = q.queue_id AND m.log_offset = q.min_offset"
             " WHERE q.queue_id > ? AND q.deleted_at IS NULL ORDER BY q.queue_id LIMIT ?",
             (after, AT_MOST),

@@ -29,7 +29,14 @@ def connect(url: str, *, answer_timeout: float, table_prefix: str = "") -> Datab
         ConfigurationError: wrong URL, server not reachable, or wrong password.
     """
     with _explained(url):
-        return Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT, table_prefix=table_prefix)
+        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT, table_prefix=table_prefix)
+        try:
+            # A file is opened by the first session only.
+            database.release(database.session())
+        except BaseException:
+            database.close()
+            raise
+    return database
 
 
 def open_database(
