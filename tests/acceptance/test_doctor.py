@@ -67,7 +67,7 @@ async def test_a_warning(own: BrokerProcess, connect: Callable[[BrokerProcess], 
     change(own.database, "UPDATE half_message SET check_state = 3, check_due_at = NULL, parked_at = born_at")
     done = doctor(own.database)
     first, *_, last = done.stdout.splitlines()
-    assert first.startswith("WARNING stuck-checks: 1 transactions are parked, the oldest of them for ")
+    assert first.startswith("WARNING stuck-checks: 1 transaction is parked, the oldest for ")
     assert ". Remedy: find out in the producer's database whether" in first
     assert last.startswith("1 warning, ")
     assert done.returncode == WARNING

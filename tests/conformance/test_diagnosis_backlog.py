@@ -99,7 +99,7 @@ async def test_a_last_check_without_an_answer_is_a_warning_and_one_that_nobody_p
 ) -> None:
     await prepared(store, topic)
     changed(world, "UPDATE half_message SET check_state = 2, check_due_at = ?", today() + 20 * SECOND)
-    one(findings(database, "stuck-checks"), WARNING, "1 transactions wait for the answer", "GetTransaction")
+    one(findings(database, "stuck-checks"), WARNING, "1 transaction waits for the answer", "GetTransaction")
     changed(world, "UPDATE half_message SET check_due_at = ?", today() - 4 * POLICY.interval)
     one(findings(database, "stuck-checks"), CRITICAL, "parked 2.0 min ago: no broker is at work", "start a broker")
 
@@ -184,7 +184,7 @@ async def test_what_a_group_keeps_unread_is_no_fault_of_retention(
     changed(world, "UPDATE message SET stored_at = ?", today() - 3 * HOUR)
     assert findings(database, "retention") == []
     changed(world, "UPDATE message SET stored_at = ?", today() - 3 * DAY - HOUR)
-    one(findings(database, "retention"), WARNING, "1 queues keep messages for groups with keep_unread", "3.0 d ago")
+    one(findings(database, "retention"), WARNING, "groups with keep_unread have messages kept in 1 queue;", "3.0 d ago")
 
 
 async def test_records_that_retention_left_are_found(
@@ -226,7 +226,7 @@ async def test_a_deleted_topic_that_is_not_cleared_is_found(
     await store.delete_topic(topic)
     assert findings(database, "deletions") == []
     changed(world, "UPDATE topic SET deleted_at = ?", today() - 1200 * SECOND)
-    one(findings(database, "deletions"), WARNING, "messages of 1 deleted topics", "20.0 min ago", "start a broker")
+    one(findings(database, "deletions"), WARNING, "messages of 1 deleted topic", "20.0 min ago", "start a broker")
 
 
 async def test_a_delayed_message_that_nobody_moves_is_found(

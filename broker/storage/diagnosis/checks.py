@@ -37,8 +37,8 @@ def stuck_checks(subject: Subject) -> list[Finding]:
             Finding(
                 "stuck-checks",
                 max(Severity.WARNING, settings.parked_for.severity(age)),
-                f"{counted(parked)} transactions are parked, the oldest of them for {lasting(age)}: their checks"
-                " brought no verdict",
+                f"{counted(parked, 'transaction is', 'transactions are')} parked, the oldest for {lasting(age)}:"
+                " checks brought no verdict",
                 _RESOLVE,
             )
         )
@@ -50,7 +50,7 @@ def stuck_checks(subject: Subject) -> list[Finding]:
             Finding(
                 "stuck-checks",
                 Severity.CRITICAL if nobody else Severity.WARNING,
-                f"{counted(last)} transactions wait for the answer to their last check"
+                f"{counted(last, 'transaction waits', 'transactions wait')} for the answer to the last check"
                 + (f"; the oldest should have been parked {lasting(late)} ago: no broker is at work" if nobody else ""),
                 "start a broker"
                 if nobody
@@ -81,8 +81,8 @@ def producers(subject: Subject) -> list[Finding]:
             Finding(
                 "producers",
                 settings.intervals.severity(age / interval),
-                f"{counted(waiting)} transactions of the producer group {group} wait for a check, the oldest for"
-                f" {lasting(age)}: no broker that is at work has a live producer of the group",
+                f"{counted(waiting, 'transaction', 'transactions')} of the producer group {group} wait for a check,"
+                f" the oldest for {lasting(age)}: no broker that is at work has a live producer of the group",
                 "start a producer of that group, with a listener: it gets the checks at once. If there is none any"
                 " more, resolve the transactions (AdminService.ResolveTransaction)",
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.delivery import claims, leases
 from broker.storage.delivery.group_views import GroupMemory
-from broker.storage.diagnosis.inspection.base import PRIMARY
+from broker.storage.diagnosis.inspection.base import PRIMARY, CannotLook
 from broker.storage.engine.dialects import is_database_error
 from broker.storage.engine.statements import Statement
 from broker.storage.log import offsets, ranges
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NAME = "plans"
 _RANGE = 100
 """Messages of a delivery, in the explained statement."""
+_AS_BROKERS = "look as the brokers' database user, or leave this check out (--skip plans)"
 
 
 class Hot(NamedTuple):
@@ -126,6 +127,10 @@ def plans(subject: Subject) -> list[Finding]:
         except Exception as error:
             if not is_database_error(error) or subject.inspection.is_limit(error):
                 raise
+            if subject.inspection.is_denied(error):
+                raise CannotLook(
+                    f"{error.args[-1]}: explaining a statement needs the rights to run it", _AS_BROKERS
+                ) from error
             findings.append(
                 Finding(
                     NAME,

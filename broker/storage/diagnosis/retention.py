@@ -50,8 +50,8 @@ def retention(subject: Subject) -> list[Finding]:
             Finding(
                 _TASK,
                 Severity.WARNING,
-                f"{len(spared)} queues keep messages for groups with keep_unread; {worst.what} would have been deleted"
-                f" {lasting(worst.late)} ago",
+                f"groups with keep_unread have messages kept in {counted(spared, 'queue', 'queues')}; {worst.what}"
+                f" would have been deleted {lasting(worst.late)} ago",
                 "start consumers of these groups, or set keep_unread of the group to false, or delete it",
             )
         )
@@ -152,12 +152,17 @@ def deletions(subject: Subject) -> list[Finding]:
     late = now - min((row[0] for row in found), default=now)
     severity = subject.settings.behind.severity(late)
     if not severity:
-        return [Finding("deletions", Severity.OK, f"{counted(found)} deleted topics are being cleared")]
+        return [
+            Finding(
+                "deletions", Severity.OK, f"{counted(found, 'deleted topic is', 'deleted topics are')} being cleared"
+            )
+        ]
     return [
         Finding(
             "deletions",
             severity,
-            f"messages of {counted(found)} deleted topics are still there, the oldest was deleted {lasting(late)} ago",
+            f"messages of {counted(found, 'deleted topic', 'deleted topics')} are still there, the oldest was deleted"
+            f" {lasting(late)} ago",
             _remedy(subject, now),
         )
     ]
@@ -178,7 +183,7 @@ def scheduled(subject: Subject) -> list[Finding]:
         Finding(
             "scheduled",
             severity,
-            f"{counted(found)} delayed messages are late, the first by {lasting(late)}",
+            f"{counted(found, 'delayed message is', 'delayed messages are')} late, the first by {lasting(late)}",
             'start a broker, if none is at work; otherwise its log says why they cannot be moved ("delayed messages")',
         )
     ]

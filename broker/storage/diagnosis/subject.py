@@ -115,9 +115,11 @@ def clock() -> float:
     return time.monotonic()
 
 
-def counted(rows: Sequence[Any]) -> str:
-    """The number of rows that `Subject.some` returned."""
-    return f"more than {AT_MOST}" if len(rows) > AT_MOST else str(len(rows))
+def counted(rows: Sequence[Any], one: str, several: str) -> str:
+    """The number of rows that `Subject.some` returned, and what they are."""
+    if len(rows) == 1:
+        return f"1 {one}"
+    return f"{f'more than {AT_MOST}' if len(rows) > AT_MOST else len(rows)} {several}"
 
 
 def lasting(microseconds: float) -> str:

@@ -92,6 +92,11 @@ class Inspection(ABC):
     def tables(self, session: Session, names: Sequence[str]) -> dict[str, StoredTable]:
         """The existing ones of these tables, by name."""
 
+    def is_denied(self, error: BaseException) -> bool:
+        """Whether the database user may not do something."""
+        del error
+        return False
+
     @abstractmethod
     def plan(self, session: Session, sql: str, values: Row) -> list[PlanStep]:
         """How the database would run a statement; it is not run."""

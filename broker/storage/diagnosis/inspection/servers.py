@@ -119,6 +119,10 @@ class ServerInspection(Inspection):
             return False
         return error.args[0] in self.ended or "timed out" in str(error)
 
+    def is_denied(self, error: BaseException) -> bool:
+        """By the server's number of the error."""
+        return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in DENIED
+
     @abstractmethod
     def history(self, session: Session) -> int:
         """Length of the history list: transactions whose old rows are kept because another one may still read them."""
