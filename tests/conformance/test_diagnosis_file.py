@@ -13,13 +13,14 @@ from broker.storage.diagnosis.examination import examine
 from broker.storage.diagnosis.inspection import INSPECTIONS
 from broker.storage.diagnosis.settings import durability
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
+from broker.storage.engine.connection import Database
 from conformance.diagnosing import ALL, SETTINGS, findings, one, today
+from conformance.fake_server import FakeServer
 from conformance.world import HOUR, START
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.storage.engine.connection import Database
     from conformance.world import World
 
 SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
@@ -109,3 +110,13 @@ def test_times_ahead_of_the_databases_clock_are_found(world: World, database: Da
     session.commit()
     found = one(findings(database, "clock"), Severity.CRITICAL, "min ahead of the database's clock, which was set back")
     assert "correct the clock" in found.remedy
+
+
+def test_a_server_that_is_too_old() -> None:
+    server = FakeServer("8.0.36")
+    try:
+        with closing(Database(server.url)) as opened:
+            found = one(findings(opened, "settings"), Severity.CRITICAL, "mysql 8.0.36; halfmq needs 8.4")
+        assert found.remedy == "upgrade the server"
+    finally:
+        server.close()

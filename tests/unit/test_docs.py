@@ -153,11 +153,8 @@ def test_the_bounds_of_a_diagnosis_are_those_of_the_code() -> None:
     ):
         assert getattr(DiagnosisSettings(), name) == Bounds(_figure(warning), _figure(critical)), name
         shown = rows[check]
-        assert re.search(rf"{re.escape(warning)}[^;]*\({re.escape(critical)}\b|{re.escape(critical)}", shown), (
-            check,
-            name,
-        )
-
+        assert warning in shown, (check, name)
+        assert critical in shown, (check, name)
     assert f"within {WARNING_DAYS} days ({CRITICAL_DAYS}: critical)" in rows["certificates"]
 
 
