@@ -455,8 +455,7 @@ def test_decided_halves_are_found_among_a_million(past: Past) -> None:
             " check_count",
             rows,
         )
-        query = checks.DUE.format(index=session.dialect.by_index("half_due"))
-        due = [row[0] for row in session.fetch(query, (halves.TO_CHECK, 1, START, 1000))]
+        due = session.execute_all([checks.looking_for_due(session, 1, START, 1000)])[0].rows
         return len(due), halves.sweep_decided(session, b"", 2000)
 
     measured = past.reads(work)

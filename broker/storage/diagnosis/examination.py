@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.ports.diagnosis import Finding, Severity
@@ -9,7 +10,6 @@ from broker.storage.diagnosis import checks, clock, plans, retention, rights, sc
 from broker.storage.diagnosis.inspection import INSPECTIONS
 from broker.storage.diagnosis.inspection.base import CannotLook
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
-from broker.storage.diagnosis.subject import clock as seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -80,7 +80,7 @@ def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: flo
     try:
         session = database.session(reading=True, within=limit, answer_timeout=limit, lock_wait=LOCK_SECONDS)
         try:
-            bounded = BoundedSession(session, database, seconds() + limit, seconds)
+            bounded = BoundedSession(session, database, time.monotonic() + limit, time.monotonic)
             inspection.limit(bounded, min(STATEMENT_SECONDS, limit))
             found = check.work(Subject(bounded, database, wanted))
         finally:

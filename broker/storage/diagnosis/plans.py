@@ -12,7 +12,6 @@ from broker.storage.delivery import claims, leases
 from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.diagnosis.inspection.base import PRIMARY, CannotLook
 from broker.storage.engine.dialects import is_database_error
-from broker.storage.engine.statements import Statement
 from broker.storage.log import offsets, ranges
 from broker.storage.transactions import checks, halves, verdicts
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from broker.storage.diagnosis.inspection.base import PlanStep
     from broker.storage.diagnosis.subject import Subject
     from broker.storage.engine.session import Session
+    from broker.storage.engine.statements import Statement
 
 NAME = "plans"
 _RANGE = 100
@@ -59,7 +59,6 @@ def hot_statements(session: Session, now: int) -> list[Hot]:
     """The ten of them, with values that exist where there are some."""
     rows = _sample(session, now)
     group_id, queue_ids, producer_group_id, ids, lease_ids, offset, _ = rows
-    due = checks.DUE.format(index=session.dialect.by_index("half_due"))
     (locking_halves,), (locking_leases,) = verdicts.locking(session, ids), leases.locking(session, lease_ids)
     (looking_up,), deletion = halves.looking_up(ids), session.deletion("half_message", "transaction_id", ids)[0]
     message, queue, lease = ("message", PRIMARY), ("queue", PRIMARY), ("lease", PRIMARY)
@@ -85,7 +84,7 @@ def hot_statements(session: Session, now: int) -> list[Hot]:
         Hot("the next offsets of a queue", offsets.taking(session, queue_ids[0], 1, 1), {"queue": queue}),
         Hot(
             "checks that are due",
-            Statement(due, (halves.TO_CHECK, producer_group_id, now, _RANGE)),
+            checks.looking_for_due(session, producer_group_id, now, _RANGE),
             {"h": ("half_message", "half_due"), "o": decided},
         ),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +107,6 @@ class Subject:
     def some(self, query: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
         """The first rows of a query, one more than are counted."""
         return self.session.fetch(f"{query} LIMIT {AT_MOST + 1}", values)
-
-
-def clock() -> float:
-    """Seconds of a clock that only goes on."""
-    return time.monotonic()
 
 
 def counted(rows: Sequence[Any], one: str, several: str) -> str:
