@@ -158,6 +158,24 @@ async def test_a_message_that_retention_left_is_found_with_its_topic_and_queue(
     assert findings(database, "retention") == []
 
 
+async def test_of_many_queues_the_latest_are_named_and_the_others_counted(
+    world: World, store: Store, database: Database
+) -> None:
+    wide = await store.create_topic("wide", TopicSettings(300, HOUR))
+    ok(await store.send([sending(wide, queue_no=number) for number in range(300)]))
+    changed(world, "UPDATE message SET stored_at = ? - queue_id * 1000000", today() - 3 * HOUR)
+    found = findings(database, "retention")
+    assert [each.found.partition(" should")[0] for each in found[:2]] == [
+        "the oldest message of the topic wide, queue 299",
+        "the oldest message of the topic wide, queue 298",
+    ]
+    assert found[-1].found == "295 further queues are behind, too"
+    assert len(found) == 6
+    group = await store.create_group("slow", GroupSettings(3, keep_unread=True), TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [wide], "consumer", {}))
+    assert findings(database, "retention") == []
+
+
 async def test_the_remedy_names_the_broker_that_deletes(
     world: World, store: Store, topic: Topic, database: Database
 ) -> None:

@@ -237,7 +237,7 @@ def test_a_transaction_that_holds_locks_and_those_who_wait_for_it(
     nothing = Bounds(float("inf"), float("inf"))
     with held(world.url, change) as session:
         found = one(until(lambda: of(session, held_for=FROM_NOTHING)), WARNING, "has locked or changed ", "s old")
-        assert "wait for it" not in found.found
+        assert "for it, the longest" not in found.found
         assert found.remedy.endswith(f"KILL {session}")
         assert of(session) == []
         waiter = connect(world.url)
@@ -245,7 +245,7 @@ def test_a_transaction_that_holds_locks_and_those_who_wait_for_it(
         waiting.start()
         bound = Bounds(0, 0)
         found = one(
-            until(lambda: of(session, held_for=nothing, waits_for=bound)), CRITICAL, "; 1 wait for it, the longest"
+            until(lambda: of(session, held_for=nothing, waits_for=bound)), CRITICAL, "; 1 waits for it, the longest"
         )
     waiting.join(60)
     assert not waiting.is_alive()

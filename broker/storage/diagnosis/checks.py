@@ -89,6 +89,8 @@ def producers(subject: Subject) -> list[Finding]:
         )
     if len(late) > MOST_NAMED:
         worst = settings.intervals.severity(late[MOST_NAMED][1] / interval)
-        rest = f"{len(late) - MOST_NAMED} further producer groups wait for checks"
+        rest = (
+            counted(late[MOST_NAMED:], "further producer group waits", "further producer groups wait") + " for checks"
+        )
         findings.append(Finding("producers", worst, rest, "start a producer of each of them"))
     return findings or [Finding("producers", Severity.OK, "no producer group waits for its checks")]

@@ -52,13 +52,11 @@ class _Sample(NamedTuple):
     transaction_ids: Sequence[bytes]
     lease_ids: Sequence[int]
     offset: int
-    now: int
 
 
 def hot_statements(session: Session, now: int) -> list[Hot]:
     """The ten of them, with values that exist where there are some."""
-    rows = _sample(session, now)
-    group_id, queue_ids, producer_group_id, ids, lease_ids, offset, _ = rows
+    group_id, queue_ids, producer_group_id, ids, lease_ids, offset = _sample(session)
     (locking_halves,), (locking_leases,) = verdicts.locking(session, ids), leases.locking(session, lease_ids)
     (looking_up,), deletion = halves.looking_up(ids), session.deletion("half_message", "transaction_id", ids)[0]
     message, queue, lease = ("message", PRIMARY), ("queue", PRIMARY), ("lease", PRIMARY)
@@ -90,7 +88,7 @@ def hot_statements(session: Session, now: int) -> list[Hot]:
     ]
 
 
-def _sample(session: Session, now: int) -> _Sample:
+def _sample(session: Session) -> _Sample:
     def first(column: str, table: str, limit: int = 1) -> list[int]:
         return [row[0] for row in session.fetch(f"SELECT {column} FROM {table} ORDER BY {column} LIMIT {limit}")]
 
@@ -110,7 +108,6 @@ def _sample(session: Session, now: int) -> _Sample:
         sorted(set(ids)),
         first("lease_id", "lease", 2) or [1],
         low[0][0] if low else 0,
-        now,
     )
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 _TASK = "retention"
 _LONG_UNREAD = DAY
+_MOST_LOOKED_UP = 100
+"""Queues of which it is looked up whether a group keeps their messages."""
 
 
 class _Behind(NamedTuple):
@@ -42,7 +44,7 @@ def retention(subject: Subject) -> list[Finding]:
         for each in behind[:MOST_NAMED]
     ]
     if len(behind) > MOST_NAMED:
-        rest = f"{len(behind) - MOST_NAMED} further queues or kinds of records are behind, too"
+        rest = counted(behind[MOST_NAMED:], "further queue is behind, too", "further queues are behind, too")
         findings.append(Finding(_TASK, Severity.WARNING, rest, _remedy(subject, now)))
     if spared:
         worst = max(spared, key=lambda each: each.late)
@@ -50,8 +52,8 @@ def retention(subject: Subject) -> list[Finding]:
             Finding(
                 _TASK,
                 Severity.WARNING,
-                f"groups with keep_unread have messages kept in {counted(spared, 'queue', 'queues')}; {worst.what}"
-                f" would have been deleted {lasting(worst.late)} ago",
+                f"groups with keep_unread have messages kept in {counted(spared, 'queue', 'queues')};"
+                f" {worst.what} would have been deleted {lasting(worst.late)} ago",
                 "start consumers of these groups, or set keep_unread of the group to false, or delete it",
             )
         )
@@ -61,11 +63,41 @@ def retention(subject: Subject) -> list[Finding]:
 def _messages(subject: Subject, now: int) -> tuple[list[_Behind], list[_Behind]]:
     """Queues whose first message is expired: those that are behind, and those that a group keeps.
 
-    Reads two small tables, and one message of each queue by primary key.
+    Where there are groups that keep what is unread, only the latest queues are looked at.
     """
     session = subject.session
-    joined, by_key = session.dialect.joined_to, session.dialect.by_key
+    late = sorted(_late_queues(subject, now), key=lambda each: -each.late)
+    # Uses group_keeping.
+    if not session.fetch("SELECT group_id FROM consumer_group WHERE keep_unread = 1 LIMIT 1"):
+        return [each.behind for each in late], []
     behind, spared = [], []
+    for each in late[:_MOST_LOOKED_UP]:
+        unread = first_unread(session, each.queue_id)
+        if unread is None or unread > each.low:
+            behind.append(each.behind)
+        elif each.late >= _LONG_UNREAD:
+            spared.append(each.behind)
+    return behind, spared
+
+
+class _LateQueue(NamedTuple):
+    """A queue whose first message, at the offset `low`, should have been deleted `late` microseconds ago."""
+
+    queue_id: int
+    low: int
+    name: str
+    late: int
+
+    @property
+    def behind(self) -> _Behind:
+        return _Behind(f"the oldest message of the {self.name}", self.late)
+
+
+def _late_queues(subject: Subject, now: int) -> list[_LateQueue]:
+    """Reads two small tables, and one message of each queue by primary key."""
+    session = subject.session
+    joined, by_key = session.dialect.joined_to, session.dialect.by_key
+    found: list[_LateQueue] = []
     after = 0
     while True:
         page = session.fetch(
@@ -77,15 +109,10 @@ def _messages(subject: Subject, now: int) -> tuple[list[_Behind], list[_Behind]]
         )
         for queue_id, queue_no, topic, low, kept, stored_at in page:
             late = now - kept - stored_at
-            if not subject.settings.behind.severity(late):
-                continue
-            unread = first_unread(session, queue_id)
-            if unread is None or unread > low:
-                behind.append(_Behind(f"a message of the topic {topic}, queue {queue_no}", late))
-            elif late >= _LONG_UNREAD:
-                spared.append(_Behind(f"the oldest of the topic {topic}, queue {queue_no},", late))
+            if subject.settings.behind.severity(late):
+                found.append(_LateQueue(queue_id, low, f"topic {topic}, queue {queue_no}", late))
         if len(page) < AT_MOST:
-            return behind, spared
+            return found
         after = page[-1][0]
 
 

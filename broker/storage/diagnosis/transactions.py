@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis.inspection.servers import OpenSession
-from broker.storage.diagnosis.subject import lasting
+from broker.storage.diagnosis.subject import counted, lasting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,9 +113,8 @@ def lock_holders(subject: Subject) -> list[Finding]:
 def _waiting(waits: Sequence[LockWait]) -> str:
     if not waits:
         return ""
-    return (
-        f"; {len({each.waiting for each in waits})} wait for it, the longest for {lasting(max(w.waits for w in waits))}"
-    )
+    waiting = counted(sorted({each.waiting for each in waits}), "waits", "wait")
+    return f"; {waiting} for it, the longest for {lasting(max(each.waits for each in waits))}"
 
 
 def _who(transaction: OpenTransaction, sessions: Mapping[int, OpenSession]) -> str:

@@ -35,8 +35,8 @@ logger = logging.getLogger("halfmq.storage")
 # to producers.
 MOST_BYTES = 16 << 20
 
-# With a column that the index lacks: see Dialect.by_index. A join, not NOT EXISTS: for that MariaDB reads all op records
-# where half as many checks are due, whatever index it is told to use.
+# With a column that the index lacks: see Dialect.by_index. A join, not NOT EXISTS: for that MariaDB reads all op
+# records where half as many checks are due, whatever index it is told to use.
 _DUE = (
     "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
     " LEFT JOIN op_record o{by_key} ON o.transaction_id = h.transaction_id"
