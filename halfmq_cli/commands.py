@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 if TYPE_CHECKING:
@@ -25,6 +25,28 @@ _EXTRAS = {
 """What brings the libraries of commands, by their package or module."""
 
 
+_WRONG_ARGUMENTS = 2
+"""The usual status of a command with wrong arguments."""
+UNKNOWN = 3
+"""That of a monitoring plugin which could not look."""
+
+
+class Monitored(TyperCommand):
+    """A command whose status monitoring reads: 2 means critical there, so wrong arguments are 3."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "exit_code", None) == _WRONG_ARGUMENTS:
+                error.exit_code = UNKNOWN  # type: ignore[attr-defined]
+            raise
+
+
+_CLASSES = {"doctor": Monitored}
+
+
 class _LoadedWhenAskedFor(UserDict[str, Any]):
     """Commands by name; the value of one that is not imported yet is its module and its function."""
 
@@ -33,7 +55,7 @@ class _LoadedWhenAskedFor(UserDict[str, Any]):
         if isinstance(self.data[name], tuple):
             module, function = self.data[name]
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            alone.command(name)(getattr(_loaded(module), function))
+            alone.command(name, cls=_CLASSES.get(name))(getattr(_loaded(module), function))
             self.data[name] = _as_written(get_command(alone))
         return self.data[name]
 
@@ -101,6 +123,7 @@ app = _group(
     {
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
+        "doctor": ("doctor.command", "doctor"),
         "demo": ("demo.command", "demo"),
         "relay": ("halfmq_connect.cli.relay", "relay"),
         "cdc": ("halfmq_connect.cli.cdc", "cdc"),

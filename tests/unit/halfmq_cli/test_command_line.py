@@ -25,7 +25,9 @@ def test_its_version_is_that_of_the_package() -> None:
     assert said("--version") == f"halfmq {version('halfmq')}\n"
 
 
-@pytest.mark.parametrize("arguments", [("serve",), ("migrate",), ("bench", "send"), ("demo",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("serve",), ("migrate",), ("doctor",), ("bench", "send"), ("demo",)], ids=" ".join
+)
 def test_help_is_shown_as_it_is_written(arguments: tuple[str, ...]) -> None:
     printed = said(*arguments, "--help")
     assert "\\[" not in printed
