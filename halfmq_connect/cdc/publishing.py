@@ -32,12 +32,15 @@ class Progress:
     transactions: int = 0
     messages: int = 0
     epochs: int = 0
+    last_at: float = 0.0
+    """When it last published something, in seconds since 1970; 0: never."""
 
     def published(self, transactions: int, messages: int) -> None:
         """Counts an epoch."""
         self.transactions += transactions
         self.messages += messages
         self.epochs += 1
+        self.last_at = time.time()
 
 
 class Publisher:

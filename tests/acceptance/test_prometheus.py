@@ -24,6 +24,7 @@ from consumer_sdk import Consumer
 from producer_sdk import Admin, LocalTransactionState, Message, Producer, TransactionListener, TransactionProducer
 from support.alerts import RULES
 from support.brokers import BrokerProcess
+from support.metrics import promtool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,6 +204,14 @@ def test_a_dashboard_is_of_grafanas_form(file: Path) -> None:
         for target in panel["targets"]:
             assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             assert set(re.findall(r"\$([a-z]\w*)", target["expr"])) <= variables
+
+
+def test_all_that_panels_ask_for_is_promql(tmp_path: Path) -> None:
+    asked = [expr for file in DASHBOARDS for expr in expressions(file)]
+    rules = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(asked)]
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(asked)} rules found" in promtool("check", "rules", str(file))
 
 
 def test_the_dashboards_are_what_the_script_makes() -> None:
