@@ -139,7 +139,18 @@ def test_access(kind: Kind | None) -> None:
 
 @places(None)
 def test_metrics(kind: Kind | None) -> None:
-    options = ["--in-flight", "8", "--sdk-in-flight", "32", "--messages", "500", "--scrape-every", "0.2", "--size", "100"]
+    options = [
+        "--in-flight",
+        "8",
+        "--sdk-in-flight",
+        "32",
+        "--messages",
+        "500",
+        "--scrape-every",
+        "0.2",
+        "--size",
+        "100",
+    ]
     figures = bench("metrics", *on(kind), *options, "--seconds", "0.5", "--rounds", "2")
     assert (figures["in_flight"], figures["sdk_in_flight"], figures["rounds"]) == (8, 32, 2)
     assert figures["scrapes"] > 0
