@@ -50,8 +50,8 @@ class MetricsListener:
             self._server = _listening(address, render)
         except OSError as error:
             raise ConfigurationError(
-                f"The address {address} cannot be used ({error.strerror}): is another process there, is it this"
-                " machine's?",
+                f"The address {address} cannot be used ({error.strerror or error}): is another process there, is it"
+                " this machine's?",
                 field="metrics_listen",
             ) from error
         self.address = address if address.startswith(UNIX) else _named(address, self._server.server_address)
