@@ -102,6 +102,8 @@ def of_cdc(name: str, capture: ChangeCapture) -> Callable[[], Iterator[Metric]]:
         yield counter("halfmq_cdc_interruptions_total", help_, label, {key: capture.interruptions})
         help_ = "Whether the log is followed; not while tables are copied or a system does not answer."
         yield gauge("halfmq_cdc_following", help_, label, {key: capture.following.is_set()})
+        help_ = "Time from the commit of the last published transaction to its publication."
+        yield gauge("halfmq_cdc_delay_seconds", help_, label, {} if done.delay is None else {key: done.delay})
         help_ = "When something was last published, in seconds since 1970."
         at = {key: done.last_at} if done.last_at else {}
         yield gauge("halfmq_cdc_last_epoch_timestamp_seconds", help_, label, at)
