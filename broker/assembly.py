@@ -219,8 +219,6 @@ def make_metrics(config: BrokerConfig) -> Metrics | None:
         return None
     return Metrics(
         most_names=config.metrics_names,
-        # Its turn lasts for as long, and another broker may have it then.
-        sample_for=3 * config.metrics_interval,
         keep_ops=config.retention,
         broker_id=config.name,
     )

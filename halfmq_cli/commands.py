@@ -145,6 +145,7 @@ bench = _group(
         "workers": ("workers", "workers"),
         "greedy": ("greedy", "greedy"),
         "access": ("access", "access"),
+        "metrics": ("metrics", "metrics"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
