@@ -180,7 +180,6 @@ pipeline = _group(
         "replay": ("replay", "replay"),
         "aggregate": ("aggregate", "aggregate"),
         "reconcile": ("reconcile", "reconcile"),
-        "summary": ("summary", "summary"),
         "transactions": ("transactions", "transactions"),
     },
     help="Keep, check and condense what goes through topics, on Spark.",
