@@ -17,6 +17,7 @@ from client_core.admin.cluster import (
     Overview,
     PendingOfGroup,
 )
+from client_core.admin.configuration import ConfigurationChange
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.messages import (
     DeadLetter,
@@ -39,6 +40,7 @@ __all__ = [
     "BrokerStatus",
     "ClientKind",
     "Compression",
+    "ConfigurationChange",
     "ConnectedClient",
     "DeadLetter",
     "ExhaustedPolicy",
