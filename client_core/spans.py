@@ -16,7 +16,7 @@ _MICROS = {
     "ms": 1000,
     "us": 1,
 }
-_SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:w|d|h|ms|us|m|s))+")
+_SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:w|d|h|ms|us|m|s))+", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|ms|us|m|s)")
 # What a Duration can hold.
 _LONGEST = 315_576_000_000 * 1_000_000

@@ -106,25 +106,24 @@ def send(
     ] = None,
 ) -> None:
     """Send a test message, and print its id and where it is."""
-    message = Message(
-        topic,
-        _content(body),
-        tag=tag,
-        keys=key or (),
-        properties=pairs_of("--property", property_),
-        message_group=message_group,
-        delay=span_of("--delay", delay),
-        priority=priority,
-        dedup_key=dedup_key,
-    )
+    content = {
+        "tag": tag,
+        "keys": key or (),
+        "properties": pairs_of("--property", property_),
+        "message_group": message_group,
+        "delay": span_of("--delay", delay),
+        "priority": priority,
+        "dedup_key": dedup_key,
+    }
+    read = _content(body)
     try:
         if half is not None:
             with TransactionProducer(session.connection, half) as transactions:
-                result = transactions.prepare(message)
+                result = transactions.prepare(Message(topic, read, **content))  # type: ignore[arg-type]
             session.done(result, f"{result.transaction_id}: {result.state.name}")
             return
         with Producer(session.connection) as producer:
-            (place,) = producer.send_many([message])
+            place = producer.send(topic, read, **content)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         # What no broker was asked about: a text that is no UTF-8, a priority out of its range.
         wrong("message", str(error))

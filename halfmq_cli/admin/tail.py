@@ -166,7 +166,11 @@ class Tailing:
     async def _watch_reader(self) -> None:
         """Ends when whoever reads the pipe is gone, also while there are no messages."""
         poll = select.poll()
-        poll.register(sys.stdout, 0)
+        try:
+            poll.register(sys.stdout, 0)
+        except (OSError, ValueError):
+            # It is no file.
+            return
         while not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AT_READER_EVERY)
         raise _Done
