@@ -23,7 +23,7 @@ LIMITS = [each.name for each in fields(Quota) if each.name not in {"tenant", "se
 
 RULES: list[Column[AccessRule]] = [
     Column("rule", lambda rule: str(rule.rule_id), right=True),
-    Column("", lambda rule: "deny" if rule.deny else "allow"),
+    Column("effect", lambda rule: "deny" if rule.deny else "allow"),
     Column("subject", lambda rule: rule.subject),
     Column("actions", lambda rule: ", ".join(rule.actions)),
     Column("kind", lambda rule: rule.kind),
@@ -78,7 +78,7 @@ def grant(
 @command()
 def revoke(
     session: Session,
-    rule_ids: Annotated[list[int], typer.Argument(help="Numbers of rules, as `rules` lists them.")],
+    rule_ids: Annotated[list[int], typer.Argument(min=1, help="Numbers of rules, as `rules` lists them.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove rules, and print those that were there."""

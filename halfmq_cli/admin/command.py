@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 P = ParamSpec("P")
-_SHORTEST = 0.1
+_SHORTEST, _LONGEST = 0.1, 86_400.0
 _EVERY = 2.0
 _CONNECTION, _OUTPUT = "Connection", "Output"
 
@@ -155,8 +155,8 @@ def _session(shared: dict[str, Any]) -> Session:
     every = shared.pop("every", None)
     if shared.pop("watch", False) and every is None:
         every = _EVERY
-    if every is not None and every < _SHORTEST:
-        wrong("--every", f"is a number of seconds, {_SHORTEST:g} or more")
+    if every is not None and not _SHORTEST <= every <= _LONGEST:
+        wrong("--every", f"is a number of seconds from {_SHORTEST:g} to {_LONGEST:g}")
     output = Output(as_json=shared.pop("json_output"))
     timeout, name = shared.pop("timeout"), shared.pop("context")
     options = Context.of({key: str(each) if isinstance(each, Path) else each for key, each in shared.items()})

@@ -13,6 +13,7 @@ from client_core.errors import ConfigurationError, HalfmqError
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.documents import read_document
 from halfmq_cli.admin.ending import USAGE, Ended, say, wrong
+from halfmq_cli.admin.plain import counted
 from halfmq_cli.admin.records import json_line
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 
@@ -80,10 +81,10 @@ def apply(
     if dry_run or (deleted and not session.output.as_json):
         _show(session, changes)
         if dry_run:
-            _sum_up(session, changes, "would be made")
+            _sum_up(session, changes, "to make")
             return
     if deleted:
-        session.ask(f"make these {len(changes)} changes, of which {deleted} delete something", yes=yes)
+        session.ask(f"make {counted(len(changes), 'change')}, of which {deleted} delete something", yes=yes)
     made = 0
     try:
         for change in session.admin.apply_changes(changes):
@@ -91,9 +92,9 @@ def apply(
             if session.output.as_json or not deleted:
                 _show(session, [change])
     except HalfmqError:
-        say(f"{made} of {len(changes)} changes were made; apply the file again for the others")
+        say(f"{made} of {counted(len(changes), 'change')} were made; apply the file again for the others")
         raise
-    _sum_up(session, changes, "were made")
+    _sum_up(session, changes, "made")
 
 
 def _show(session: Session, changes: list[ConfigurationChange]) -> None:
@@ -126,9 +127,9 @@ def _text(value: object) -> str:
 def _sum_up(session: Session, changes: list[ConfigurationChange], what: str) -> None:
     if session.output.as_json:
         return
-    counted = {
+    by_action = {
         name: sum(change.action == action for change in changes)
         for action, name in (("create", "created"), ("update", "changed"), ("delete", "deleted"))
     }
-    told = ", ".join(f"{count} {name}" for name, count in counted.items() if count)
-    session.output.line(f"{len(changes)} changes {what}: {told}" if changes else "nothing to change")
+    told = ", ".join(f"{count} {name}" for name, count in by_action.items() if count)
+    session.output.line(f"{counted(len(changes), 'change')} {what}: {told}" if changes else "nothing to change")

@@ -119,7 +119,7 @@ def show_context(
             return
         page = Page()
         page.title(f"context {wanted}")
-        page.fields((key, str(value)) for key, value in found.items())
+        page.fields((key, str(value).lower() if isinstance(value, bool) else value) for key, value in found.items())
         output.page(page)
 
 

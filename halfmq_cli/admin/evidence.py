@@ -163,7 +163,7 @@ def _half(page: Page, message_id: str, message: Message, form: BodyForm, full: b
     ]
     told = "".join(f", {name} {value}" for name, value in labels if value)
     page.lines([f"{message_id} to topic {message.topic}, {size(len(body))}{told}"])
-    page.lines(f"    {name}: {value}" for name, value in message.properties.items())
+    page.lines(f"    {name}: {value}" for name, value in sorted(message.properties.items()))
     page.lines(f"    {line}" for line in body_lines(body, form, None if full else PREVIEW))
 
 

@@ -13,9 +13,9 @@ from halfmq_cli.admin.command import command
 from halfmq_cli.admin.completing import complete_group, complete_topic
 from halfmq_cli.admin.ending import wrong
 from halfmq_cli.admin.output import Column, Listing, Page
-from halfmq_cli.admin.plain import iso, short, time_of
+from halfmq_cli.admin.plain import counted, iso, short, time_of
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
-from halfmq_cli.admin.values import choice_of, filter_of, place_of, span_of
+from halfmq_cli.admin.values import choice_of, filter_of, limit_of, place_of, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +110,7 @@ def show_group(session: Session, group: Group) -> None:
             *((f"filter of {topic}", filter_text(each)) for topic, each in found.filters.items()),
         ]
     )
-    page.title(f"progress ({len(progress)} queues)")
+    page.title(f"progress ({counted(len(progress), 'queue')})")
     page.table(PROGRESS, progress)
     session.output.page(page)
 
@@ -264,7 +264,7 @@ def lag(
         ]
         return sorted(found, key=worst_first)
 
-    session.show(Listing(LAG, find, "there is no lag", limit=limit or None))
+    session.show(Listing(LAG, find, "there is no lag", limit=limit_of("--limit", limit)))
 
 
 def worst_first(lag: GroupLag) -> tuple[float, int, str, str]:

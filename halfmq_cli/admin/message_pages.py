@@ -78,7 +78,7 @@ def message_block(page: Page, message: StoredMessage | Message, form: BodyForm, 
     page.fields(pairs)
     if message.properties:
         page.title(f"properties ({len(message.properties)})")
-        page.fields((_name(name), value) for name, value in message.properties.items())
+        page.fields((_name(name), value) for name, value in sorted(message.properties.items()))
     page.title(f"body ({size(len(body))})")
     page.lines(body_lines(body, form, None if full else PREVIEW))
 

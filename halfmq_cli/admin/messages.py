@@ -18,7 +18,7 @@ from halfmq_cli.admin.output import Listing, Page
 from halfmq_cli.admin.plain import precise
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 from halfmq_cli.admin.transactions import body_form
-from halfmq_cli.admin.values import limit_of, moment_of, pairs_of, span_of
+from halfmq_cli.admin.values import id_of, limit_of, moment_of, pairs_of, span_of
 from producer_sdk import Producer, TransactionProducer
 
 Id: TypeAlias = Annotated[str, typer.Argument(help="Its id.")]
@@ -33,7 +33,7 @@ def show_message(
     full: Annotated[bool, typer.Option("--full", help="The whole body. [its beginning]")] = False,
 ) -> None:
     """Show a message, whether it is in the log, scheduled, or half."""
-    form = body_form(body)
+    form, wanted = body_form(body), id_of("message id", message_id)
 
     def page(found: MessageInfo) -> Page:
         made = Page()
@@ -48,7 +48,7 @@ def show_message(
         return made
 
     session.show_page(
-        lambda: session.clients_side.get_message(message_id),
+        lambda: session.clients_side.get_message(wanted),
         page,
         lambda found: {name: getattr(found, name) for name in found.__dataclass_fields__},
     )
@@ -80,7 +80,8 @@ def find(
 @command(watches=True)
 def timeline(session: Session, message_id: Id) -> None:
     """Show all events of a message: prepare, checks, verdict, deliveries, acknowledgements, retries, redrives."""
-    session.show(Listing(EVENTS, lambda: session.clients_side.timeline(message_id), "nothing is known of it"))
+    wanted = id_of("message id", message_id)
+    session.show(Listing(EVENTS, lambda: session.clients_side.timeline(wanted), "nothing is known of it"))
 
 
 @command()

@@ -64,6 +64,11 @@ def short(span: timedelta | None) -> str:
     return f"{whole}s"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, such as `1 change` or `2 changes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def size(count: int) -> str:
     """A number of bytes."""
     if count < 1024:

@@ -12,7 +12,7 @@ from client_core.admin import Resolution
 from client_core.errors import RequestRefused
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.ending import REFUSED, Ended, say, told, wrong
-from halfmq_cli.admin.plain import age, precise
+from halfmq_cli.admin.plain import age, counted, precise
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 from halfmq_cli.admin.transactions import (
     SUMMARY,
@@ -23,7 +23,7 @@ from halfmq_cli.admin.transactions import (
     ProducerGroup,
     undecided_state,
 )
-from halfmq_cli.admin.values import span_of
+from halfmq_cli.admin.values import id_of, span_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -72,7 +72,7 @@ class Selection:
             wrong("ids", "and options that match transactions exclude each other")
         if not ids and not matching:
             wrong("ids", "are missing; or match some by --parked, --pending, --group, --topic or --older-than")
-        return cls(list(dict.fromkeys(ids or [])), filters, older_than)
+        return cls([id_of("transaction id", each) for each in dict.fromkeys(ids or [])], filters, older_than)
 
 
 @command()
@@ -155,7 +155,7 @@ def _by_id(session: Session, resolution: Resolution, ids: list[str], reason: str
         for each in ids:
             found = session.clients_side.get_transaction(each)
             say(
-                f"{each}: {found.state.name}, group {found.producer_group}, {len(found.messages)} messages, "
+                f"{each}: {found.state.name}, group {found.producer_group}, {counted(len(found.messages), 'message')}, "
                 f"prepared {age(found.prepared_at)} ago"
             )
         if dry_run:

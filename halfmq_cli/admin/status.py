@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from client_core.admin.configuration import DEAD_LETTERS
 from client_core.errors import RequestRefused
 from client_core.states import TransactionState
 from halfmq_cli.admin.clients import BROKERS
@@ -14,7 +15,6 @@ from halfmq_cli.admin.groups import LAG, worst_first
 from halfmq_cli.admin.output import Column, Page
 from halfmq_cli.admin.plain import age
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
-from halfmq_cli.admin.topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

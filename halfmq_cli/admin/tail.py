@@ -8,25 +8,30 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from client_core.errors import BrokerUnavailable
 from consumer_sdk.reading import AsyncQueueReader
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.completing import complete_topic
-from halfmq_cli.admin.ending import say
+from halfmq_cli.admin.ending import say, told
 from halfmq_cli.admin.plain import BodyForm, body_line, plain, precise
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 from halfmq_cli.admin.transactions import body_form
 from halfmq_cli.admin.values import filter_of, limit_of, place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from client_core.filters import MessageFilter
     from client_core.positions import StartPosition
     from client_core.stored import StoredMessage
     from halfmq_cli.admin.output import Output
 
+ResultT = TypeVar("ResultT")
 _AT_ONCE = 16
 """Messages of one request: bodies may have megabytes."""
 _WAIT = 5.0
@@ -101,13 +106,10 @@ class Tailing:
             async with asyncio.TaskGroup() as tasks:
                 if self.follow:
                     tasks.create_task(self._watch_reader())
-                first = True
-                while True:
-                    await self._open(reader, tasks, first=first)
-                    first = False
-                    if not self.follow:
-                        return
+                await self._open(reader, tasks, first=True)
+                while self.follow:
                     await asyncio.sleep(_LOOK_FOR_QUEUES_EVERY)
+                    await self._patient(partial(self._open, reader, tasks, first=False), waits=True)
         except* _Done:
             pass
         except* Exception as errors:
@@ -128,7 +130,8 @@ class Tailing:
 
     async def _read(self, reader: AsyncQueueReader, queue: int, offset: int, topic_id: str, end: int) -> None:
         while self.follow or offset < end:
-            found = await reader.read_queue(
+            call = partial(
+                reader.read_queue,
                 self.topic,
                 queue,
                 offset,
@@ -137,6 +140,7 @@ class Tailing:
                 filter=self.filter,
                 topic_id=topic_id or None,
             )
+            found = await self._patient(call, waits=self.follow)
             if found.min_offset > offset:
                 say(f"queue {queue}: offsets {offset} to {found.min_offset - 1} were deleted by retention")
             for message in found.messages:
@@ -147,12 +151,22 @@ class Tailing:
                 return
             offset = found.next_offset
 
+    async def _patient(self, call: Callable[[], Awaitable[ResultT]], *, waits: bool) -> ResultT:
+        """A call that waits for brokers which are away, once there was one."""
+        while True:
+            try:
+                return await call()
+            except BrokerUnavailable as error:
+                if not waits:
+                    raise
+                say(told(error))
+
     def _print(self, message: StoredMessage) -> None:
         if self.output.as_json:
             self.output.json(message)
         else:
             labels = [message.tag or "", *(f"key={key}" for key in message.keys)]
-            labels += [f"{name}={value}" for name, value in message.properties.items()]
+            labels += [f"{name}={value}" for name, value in sorted(message.properties.items())]
             told = " ".join(plain(label) for label in labels if label)
             place = f"{message.queue}/{message.offset}"
             form = "json" if self.form == "auto" else self.form

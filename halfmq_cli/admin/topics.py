@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from client_core.admin import Compression
+from client_core.admin.configuration import DEAD_LETTERS
 from client_core.spans import span_text
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.completing import complete_topic
@@ -17,9 +18,6 @@ from halfmq_cli.admin.values import choice_of, size_of, span_of
 
 if TYPE_CHECKING:
     from client_core.admin import QueueInfo, TopicInfo
-
-DEAD_LETTERS = "%DLQ%"
-"""What names of dead letter topics begin with."""
 
 Topic: TypeAlias = Annotated[str, typer.Argument(help="Its name.", autocompletion=complete_topic)]
 Retention: TypeAlias = Annotated[str | None, typer.Option(help="How long messages are kept, such as 7d.")]

@@ -17,7 +17,7 @@ from halfmq_cli.admin.evidence import Evidence, evidence_page, evidence_record
 from halfmq_cli.admin.output import Column, Listing
 from halfmq_cli.admin.plain import BodyForm, age, until
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
-from halfmq_cli.admin.values import choice_of, limit_of, moment_of, span_of
+from halfmq_cli.admin.values import choice_of, id_of, limit_of, moment_of, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -125,10 +125,10 @@ def show_transaction(
     full: Annotated[bool, typer.Option("--full", help="Whole bodies. [their beginnings]")] = False,
 ) -> None:
     """Show all evidence about a transaction, and what can be done about it."""
-    form = body_form(body)
+    form, wanted = body_form(body), id_of("transaction id", transaction_id)
 
     def look() -> Evidence:
-        found = session.clients_side.get_transaction(transaction_id)
+        found = session.clients_side.get_transaction(wanted)
         return Evidence(found, _producers(session, found), _released(session, found), session.command)
 
     session.show_page(look, lambda found: evidence_page(found, form=form, full=full), evidence_record)

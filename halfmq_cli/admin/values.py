@@ -86,6 +86,13 @@ def choice_of(option: str, text: str | None, kind: type[ChoiceT]) -> ChoiceT | N
     return names[text.lower().replace("_", "-")]
 
 
+def id_of(argument: str, text: str) -> str:
+    """The id of a transaction or message; a broker tells whether it is well-formed."""
+    if not text.isascii() or not text.strip():
+        wrong(argument, f"is the text of a UUID, not {text!r}")
+    return text
+
+
 def pairs_of(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     """Pairs NAME=VALUE."""
     found = {}

@@ -68,9 +68,9 @@ def test_a_file_is_applied_once_and_exported_as_it_is(brokers: list[AdminCommand
     dry = one.done("apply", file, "--dry-run")
     assert "+ topic orders: queues 4, retention 7d, compression zstd" in dry.lines
     assert "+ filter shipping on orders: filter tags 'paid || refunded'" in dry.lines
-    assert dry.lines[-1] == "9 changes would be made: 9 created"
+    assert dry.lines[-1] == "9 changes to make: 9 created"
     assert one.found("topic", "list") == []
-    assert one.done("apply", file).lines[-1] == "9 changes were made: 9 created"
+    assert one.done("apply", file).lines[-1] == "9 changes made: 9 created"
     assert one.done("apply", file).lines == ["nothing to change"]
     assert one.found("apply", file) == []
     exported = tmp_path / "exported.yaml"
@@ -99,7 +99,7 @@ def test_what_is_deleted_is_shown_and_asked_for(brokers: list[AdminCommand], tmp
     )
     assert one.done("apply", less).lines == [
         "~ filter shipping on orders: filter tags 'paid || refunded' -> tags 'paid'",
-        "1 changes were made: 1 changed",
+        "1 change made: 1 changed",
     ]
     asked = one("apply", less, "--prune")
     assert asked.status == 2
@@ -111,7 +111,7 @@ def test_what_is_deleted_is_shown_and_asked_for(brokers: list[AdminCommand], tmp
         "- rule allow role:shops on topic orders: actions [PUB]",
         "- rule deny user:* on * acme%* from 10.1.0.0/16: actions [GET, LIST] -> [LIST]",
     ]
-    assert one.done("apply", less, "--prune", "--yes").lines[-1] == "5 changes were made: 5 deleted"
+    assert one.done("apply", less, "--prune", "--yes").lines[-1] == "5 changes made: 5 deleted"
     assert one.done("apply", less, "--prune").lines == ["nothing to change"]
     # A section that the file does not have stays as it is.
     assert [quota["tenant"] for quota in one.found("access", "quotas")] == ["acme"]

@@ -118,7 +118,7 @@ def test_a_group_is_created_changed_paused_moved_and_deleted(broker: BrokerProce
         "when exhausted",
         "retry delays    1s, 1m",
         "the press is jammed",
-        "progress (1 queues)",
+        "progress (1 queue)",
     ):
         assert part in page, part
     assert admin.found("group", "resume", "g-life")[0]["paused_at"] is None
@@ -241,12 +241,12 @@ def test_dead_letters_are_listed_peeked_redriven_and_purged(broker: BrokerProces
     assert all(letter["redriven_at"] for letter in admin.found("dlq", "list", "dead"))
     admin("dlq", "purge", "dead").refused(2, "--all")
     dry = admin.done("dlq", "purge", "dead", "--before-offset", 2, "--dry-run")
-    assert dry.output == "2 dead letters of group dead would be deleted\n"
+    assert dry.output == "2 dead letters of group dead to delete\n"
     admin("dlq", "purge", "dead", "--before-offset", 2).refused(2, "delete 2 dead letters of group dead", "--yes")
     (purged,) = admin.found("dlq", "purge", "dead", "--before-offset", 2, "--yes")
     assert purged["deleted"] == 2
     assert [letter["message"]["offset"] for letter in admin.found("dlq", "list", "dead")] == [2]
-    assert admin.done("dlq", "purge", "dead", "--all", "--yes").output == "deleted 1 dead letters of group dead\n"
+    assert admin.done("dlq", "purge", "dead", "--all", "--yes").output == "deleted 1 dead letter of group dead\n"
     assert "no such dead letters" in admin.done("dlq", "list", "dead").errors
 
 

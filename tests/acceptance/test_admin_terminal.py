@@ -125,6 +125,26 @@ def test_tail_follows_new_queues_and_ends_with_ctrl_c(admin: AdminCommand) -> No
         assert process.stderr.read() == ""
 
 
+def test_tail_waits_for_a_broker_that_is_started_again(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'try.db'}"
+    with BrokerProcess(database) as first:
+        listen = first.endpoint
+        admin = AdminCommand(listen, tmp_path)
+        admin.done("topic", "create", "orders")
+        process = admin.started("message", "tail", "orders", "--from", "earliest", "--timeout", 1)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        admin.done("message", "send", "orders", "--body", "one")
+        assert process.stdout.readline().split()[-1] == "one"
+    with process:
+        assert "no broker" in process.stderr.readline()
+        with BrokerProcess(database, listen=listen):
+            admin.done("message", "send", "orders", "--body", "two")
+            assert process.stdout.readline().split()[-1] == "two"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+
+
 @pytest.mark.parametrize("follows", [True, False], ids=["waiting", "printing"])
 def test_a_reader_that_is_gone_ends_it_quietly(admin: AdminCommand, follows: bool) -> None:
     arguments = ("message", "tail", "refunds") if follows else ("topic", "list", "--every", "0.2")

@@ -17,9 +17,9 @@ A section, a topic or a setting that is not named stays as it is. Nothing is del
 from __future__ import annotations
 
 from client_core.admin.configuration.changes import ConfigurationChange
-from client_core.admin.configuration.document import Document
+from client_core.admin.configuration.document import DEAD_LETTERS, Document
 from client_core.admin.configuration.exporting import Found, exported
 from client_core.admin.configuration.making import make
 from client_core.admin.configuration.planning import plan
 
-__all__ = ["ConfigurationChange", "Document", "Found", "exported", "make", "plan"]
+__all__ = ["DEAD_LETTERS", "ConfigurationChange", "Document", "Found", "exported", "make", "plan"]
