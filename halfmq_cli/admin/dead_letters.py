@@ -36,7 +36,7 @@ COLUMNS: list[Column[DeadLetter]] = [
     Column("offset", lambda letter: str(letter.message.offset), right=True),
     Column("since", lambda letter: time_of(letter.message.stored_at)),
     Column("from", lambda letter: f"{letter.origin.topic}/{letter.origin.queue}/{letter.origin.offset}"),
-    Column("message", lambda letter: letter.origin.message_id),
+    Column("message", lambda letter: letter.origin.message_id, whole=True),
     Column("attempts", lambda letter: str(letter.attempts), right=True),
     Column("reason", lambda letter: letter.reason or "-"),
     Column("redriven", lambda letter: time_of(letter.redriven_at)),

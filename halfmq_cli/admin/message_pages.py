@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WIDTH = 50
 
 MESSAGES: list[Column[StoredMessage]] = [
-    Column("message", lambda message: message.message_id),
+    Column("message", lambda message: message.message_id, whole=True),
     Column("queue", lambda message: str(message.queue), right=True),
     Column("offset", lambda message: str(message.offset), right=True),
     Column("visible since", lambda message: time_of(message.stored_at)),

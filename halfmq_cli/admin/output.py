@@ -8,9 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
+from halfmq_cli.admin.fitting import Form, fitted
 from halfmq_cli.admin.plain import plain
 from halfmq_cli.admin.records import json_line
 
@@ -30,11 +31,13 @@ class Column(Generic[ItemT]):
         title: Its title.
         cell: What it shows of an item; anything a client sent may be in it.
         right: Whether it is aligned to the right, as numbers are.
+        whole: Whether a narrow terminal has to fold other columns instead, because people copy what is in this one.
     """
 
     title: str
     cell: Callable[[ItemT], str]
     right: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,8 @@ class Page:
                 found += [f"  {line}" for line in _Aligned(columns, len(rows[0]) if rows else 0).lines(rows)]
         return found
 
-    def rendered(self) -> RenderableType:
-        """All of it, for a terminal."""
+    def rendered(self, width: int) -> RenderableType:
+        """All of it, for a terminal of this width."""
         found: list[RenderableType] = []
         for kind, content in self.blocks:
             if kind == "title":
@@ -112,7 +115,7 @@ class Page:
                 found += [Text(f"  {line}") for line in content]
             elif content[1] or content[0]:
                 columns, rows = content
-                found.append(_table(columns, rows, indent=2))
+                found.append(Padding(fitted(_forms(columns), rows, width - 2), (0, 0, 0, 2)))
         return Group(*found)
 
 
@@ -139,7 +142,7 @@ class Output:
 
     def table_of(self, columns: Sequence[Column[ItemT]], items: Iterable[ItemT]) -> RenderableType:
         """A table for a terminal."""
-        return _table(columns, _cells(columns, items))
+        return fitted(_forms(columns), _cells(columns, items), self.console.width)
 
     def print(self, content: RenderableType) -> None:
         """Writes something of rich to the terminal."""
@@ -148,7 +151,7 @@ class Output:
     def page(self, page: Page) -> None:
         """Writes a page."""
         if self.is_terminal:
-            self.print(page.rendered())
+            self.print(page.rendered(self.console.width))
         else:
             for line in page.text():
                 self.line(line)
@@ -195,16 +198,5 @@ def _cells(columns: Sequence[Column[ItemT]], items: Iterable[ItemT]) -> list[lis
     return [[plain(column.cell(item)) for column in columns] for item in items]
 
 
-def _table(columns: Sequence[Column[Any]] | None, rows: Sequence[Sequence[str]], indent: int = 0) -> Table:
-    table = Table(box=None, show_header=columns is not None, pad_edge=False, padding=(0, 2, 0, 0))
-    if indent:
-        table.add_column("", width=indent - 2)
-    if columns is None:
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-    for column in columns or ():
-        table.add_column(Text(column.title), justify="right" if column.right else "left", overflow="fold")
-    for row in rows:
-        cells = [Text(cell) for cell in row]
-        table.add_row(*([Text()] if indent else []), *cells)
-    return table
+def _forms(columns: Sequence[Column[Any]] | None) -> list[Form] | None:
+    return None if columns is None else [Form(column.title, column.right, column.whole) for column in columns]

@@ -95,7 +95,7 @@ class Session:
                 self.output,
                 self.every,
                 look,
-                lambda found: page(found).rendered(),
+                lambda found: page(found).rendered(self.output.console.width),
                 lambda found: self.output.page(page(found)),
                 record,
             )

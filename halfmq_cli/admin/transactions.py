@@ -37,7 +37,7 @@ _MOST_MESSAGES = 20
 """Messages of a decided transaction that are looked up for their bodies."""
 
 SUMMARY: list[Column[TransactionSummary]] = [
-    Column("transaction", lambda each: each.transaction_id),
+    Column("transaction", lambda each: each.transaction_id, whole=True),
     Column("state", lambda each: each.state.name),
     Column("group", lambda each: each.producer_group or "-"),
     Column("messages", lambda each: str(each.messages), right=True),

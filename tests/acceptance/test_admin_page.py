@@ -85,10 +85,11 @@ def open_shop(endpoint: str, clients: ExitStack) -> None:
             next(mail).nack(reason="the address is unknown")
         wait(lambda: len(list(admin.list_dead_letters("mail"))) == 2)
     clients.enter_context(TransactionProducer(endpoint, "billing", Unsure(), client_id="billing-1"))
+    # They are listed in the order in which they connected.
+    wait(lambda: [each.kind for each in admin.list_clients(group="billing")] == [ClientKind.PRODUCER])
     press = clients.enter_context(Consumer(endpoint, "shipping", "orders", client_id="press-1"))
     next(press)
     wait(lambda: len(list(admin.list_clients())) == 2 and any(each.held for each in admin.list_clients()))
-    wait(lambda: [each.kind for each in admin.list_clients(group="billing")] == [ClientKind.PRODUCER])
     wait(lambda: admin.list_brokers()[0].consumers == 1)
 
 
