@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from client_core.message import LogPosition, Message
 
+SINKS = "%SINK%"
+"""The producer group of half messages that sinks stored."""
 PREVIEW = 400
 _SHOWN = 20
 
@@ -187,6 +189,12 @@ def advice(evidence: Evidence) -> list[str]:
                 f"  {evidence.command(f'message timeline {found.verdict.released[0].message_id}')}",
             ]
         return lines
+    if found.producer_group == SINKS:
+        return [
+            "It belongs to an epoch of a sink: no producer is asked, and no operator decides it.",
+            "The job that stored it (on Spark, halfmq cdc, halfmq bridge) commits or aborts the epoch as a whole:",
+            "start that job again, and it goes on from there.",
+        ]
 
     def do(verb: str) -> str:
         return "  " + evidence.command(f"tx {verb} {found.transaction_id} --reason '...'")

@@ -11,6 +11,7 @@ from client_core.errors import RequestRefused
 from client_core.states import TransactionState
 from halfmq_cli.admin.clients import BROKERS
 from halfmq_cli.admin.command import command
+from halfmq_cli.admin.evidence import SINKS
 from halfmq_cli.admin.groups import LAG, worst_first
 from halfmq_cli.admin.output import Column, Page
 from halfmq_cli.admin.plain import age
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from client_core.admin import BrokerStatus, GroupLag
+    from client_core.admin import BrokerStatus, GroupLag, TransactionSummary
 
 FoundT = TypeVar("FoundT")
 _MOST_COUNTED = 5000
@@ -58,6 +59,7 @@ class Status:
     Attributes:
         brokers: The brokers.
         pending: Transactions that checks may still decide.
+        of_sinks: Transactions of sinks, which their jobs decide.
         parked: Transactions that wait for an operator.
         lags: The worst lags.
         dead_letters: Dead letters that are kept, by group.
@@ -65,6 +67,7 @@ class Status:
 
     brokers: list[BrokerStatus] | None
     pending: Waiting | None
+    of_sinks: Waiting | None
     parked: Waiting | None
     lags: list[GroupLag] | None
     dead_letters: dict[str, int] | None
@@ -81,10 +84,13 @@ def status(session: Session) -> None:
 
 
 def _look(session: Session) -> Status:
+    prepared = _allowed(lambda: _first(session, TransactionState.PREPARED))
+    parked = _allowed(lambda: _first(session, TransactionState.PARKED))
     return Status(
         _allowed(session.admin.list_brokers),
-        _allowed(lambda: _waiting(session, TransactionState.PREPARED)),
-        _allowed(lambda: _waiting(session, TransactionState.PARKED)),
+        None if prepared is None else _waiting(prepared, of_sinks=False),
+        None if prepared is None else _waiting(prepared, of_sinks=True),
+        None if parked is None else _waiting(parked, of_sinks=False),
         _allowed(lambda: _worst(session)),
         _allowed(lambda: _dead_letters(session)),
     )
@@ -100,14 +106,18 @@ def _allowed(look: Callable[[], FoundT]) -> FoundT | None:
         raise
 
 
-def _waiting(session: Session, state: TransactionState) -> Waiting:
-    found = list(islice(session.admin.list_transactions(state=state), _MOST_COUNTED + 1))
-    # Ids begin with the time, where clients make them as the SDKs do; among those that were counted, the times decide.
+def _first(session: Session, state: TransactionState) -> list[TransactionSummary]:
+    """Transactions of a state, one more than are counted at most."""
+    return list(islice(session.admin.list_transactions(state=state), _MOST_COUNTED + 1))
+
+
+def _waiting(first: list[TransactionSummary], *, of_sinks: bool) -> Waiting:
+    found = [each for each in first[:_MOST_COUNTED] if (each.producer_group == SINKS) == of_sinks]
+    # Ids begin with the time where clients make them as the SDKs do; among those that were counted the times decide.
     oldest = min(found, key=lambda each: each.prepared_at.timestamp() if each.prepared_at else 0.0, default=None)
-    more = len(found) > _MOST_COUNTED
     return Waiting(
-        min(len(found), _MOST_COUNTED),
-        more,
+        len(found),
+        len(first) > _MOST_COUNTED,
         None if oldest is None else oldest.transaction_id,
         None if oldest is None else oldest.prepared_at,
     )
@@ -136,12 +146,10 @@ def _page(found: Status) -> Page:
     else:
         page.table(BROKERS, found.brokers)
     page.title("transactions in doubt")
-    page.fields(
-        [
-            ("pending", "not told" if found.pending is None else found.pending.text()),
-            ("parked", "not told" if found.parked is None else found.parked.text()),
-        ]
-    )
+    waiting = [("pending", found.pending), ("parked", found.parked)]
+    if found.of_sinks is not None and found.of_sinks.count:
+        waiting.append(("of sinks", found.of_sinks))
+    page.fields((name, "not told" if each is None else each.text()) for name, each in waiting)
     page.title("worst lags")
     if found.lags:
         page.table(LAG, found.lags)

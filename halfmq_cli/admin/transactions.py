@@ -13,7 +13,7 @@ from client_core.states import TransactionState, VerdictSource
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.completing import complete_topic
 from halfmq_cli.admin.ending import wrong
-from halfmq_cli.admin.evidence import Evidence, evidence_page, evidence_record
+from halfmq_cli.admin.evidence import SINKS, Evidence, evidence_page, evidence_record
 from halfmq_cli.admin.output import Column, Listing
 from halfmq_cli.admin.plain import BodyForm, age, until
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
@@ -144,7 +144,7 @@ def body_form(text: str) -> BodyForm:
 
 def _producers(session: Session, found: TransactionInfo) -> list[str] | None:
     """Producers that could be asked; None where that is not known."""
-    if found.verdict is not None:
+    if found.verdict is not None or found.producer_group == SINKS:
         return None
     try:
         clients = session.admin.list_clients(kind=ClientKind.PRODUCER, group=found.producer_group)

@@ -7,9 +7,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
+from client_core.ids import new_id
 from consumer_sdk import Consumer
+from halfmq.v1 import message_pb2, sink_pb2, sink_pb2_grpc
 from producer_sdk import LocalTransactionState, TransactionListener, TransactionProducer
 from support.admin_command import AdminCommand
 from support.brokers import BrokerProcess
@@ -280,11 +283,30 @@ def test_connected_clients_are_shown_with_what_they_hold(broker: BrokerProcess, 
 def test_the_overview_has_what_may_need_somebody(broker: BrokerProcess, admin: AdminCommand) -> None:
     failed(broker, admin, "overview", "x")
     admin.done("message", "send", "overview", "--body", "x", "--half", "overview-shop")
+    with grpc.insecure_channel(broker.endpoint) as channel:
+        sink_pb2_grpc.SinkServiceStub(channel).PrepareEpoch(
+            sink_pb2.PrepareEpochRequest(
+                epoch=sink_pb2.Epoch(sink="s", query_id="q"),
+                attempt_id=new_id(),
+                transaction_id=new_id(),
+                messages=[message_pb2.Message(topic="overview", body=b"x")],
+            )
+        )
     page = admin.done("status").output
-    for part in ("brokers (1)", "alive", "transactions in doubt", "pending", "parked   none", "worst lags", "overview"):
+    for part in (
+        "brokers (1)",
+        "alive",
+        "of sinks  1, the oldest",
+        "transactions in doubt",
+        "pending",
+        "parked    none",
+        "worst lags",
+        "overview",
+    ):
         assert part in page, part
     (found,) = admin.found("status")
     assert found["pending"]["count"] >= 1
-    assert found["parked"]["count"] == 0
+    assert (found["parked"]["count"], found["of_sinks"]["count"]) == (0, 1)
+    assert "commits or aborts the epoch" in admin.done("tx", "show", found["of_sinks"]["oldest"]).output
     assert found["dead_letters"]["overview"] == 1
     assert found["brokers"][0]["broker_id"] == "one"

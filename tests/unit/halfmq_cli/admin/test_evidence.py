@@ -56,6 +56,12 @@ def test_without_a_producer_the_remedy_is_to_start_one() -> None:
     assert "No producer" not in "\n".join(advice(Evidence(PENDING, None)))
 
 
+def test_one_of_a_sink_is_its_jobs_business() -> None:
+    lines = advice(Evidence(replace(PENDING, producer_group="%SINK%", next_check_at=None), None))
+    assert "commits or aborts the epoch as a whole" in lines[1]
+    assert not any("halfmq admin" in line for line in lines)
+
+
 def test_what_checks_were_answered_is_summed_up() -> None:
     checks = (check(1, None), check(2, LocalTransactionState.UNKNOWN, "the row is locked"))
     lines = advice(Evidence(replace(PENDING, checks=checks, check_count=2), None))
