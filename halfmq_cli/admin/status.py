@@ -8,48 +8,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 from client_core.admin.configuration import DEAD_LETTERS
 from client_core.errors import RequestRefused
-from client_core.states import TransactionState
 from halfmq_cli.admin.clients import BROKERS
 from halfmq_cli.admin.command import command
-from halfmq_cli.admin.evidence import SINKS
 from halfmq_cli.admin.groups import LAG, worst_first
 from halfmq_cli.admin.output import Column, Page
-from halfmq_cli.admin.plain import age
+from halfmq_cli.admin.plain import age, size
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
+    from collections.abc import Callable, Sequence
 
-    from client_core.admin import BrokerStatus, GroupLag, TransactionSummary
+    from client_core.admin import BrokerStatus, GroupLag, Overview, PendingOfGroup
 
 FoundT = TypeVar("FoundT")
-_MOST_COUNTED = 5000
 _WORST = 10
+"""Lines of a part at most."""
 _MOST_GROUPS = 200
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Transactions of a state.
-
-    Attributes:
-        count: How many there are, as far as was counted.
-        more: Whether there are more.
-        oldest: The oldest one; None where there is none.
-        prepared_at: When that was prepared.
-    """
-
-    count: int
-    more: bool
-    oldest: str | None
-    prepared_at: datetime | None
-
-    def text(self) -> str:
-        """For people."""
-        if not self.count:
-            return "none"
-        return f"{self.count}{'+' if self.more else ''}, the oldest {self.oldest}, {age(self.prepared_at)} old"
+_NOT_TOLD = "not told: this broker does not know the call, or there is no right to see it"
 
 
 @dataclass(frozen=True)
@@ -58,17 +33,13 @@ class Status:
 
     Attributes:
         brokers: The brokers.
-        pending: Transactions that checks may still decide.
-        of_sinks: Transactions of sinks, which their jobs decide.
-        parked: Transactions that wait for an operator.
+        overview: What there is in all, transactions without a verdict among it.
         lags: The worst lags.
         dead_letters: Dead letters that are kept, by group.
     """
 
     brokers: list[BrokerStatus] | None
-    pending: Waiting | None
-    of_sinks: Waiting | None
-    parked: Waiting | None
+    overview: Overview | None
     lags: list[GroupLag] | None
     dead_letters: dict[str, int] | None
 
@@ -78,19 +49,15 @@ def status(session: Session) -> None:
     """Show on one screen what may need somebody: brokers, transactions in doubt, the worst lags, dead letters."""
     session.show_page(
         lambda: _look(session),
-        _page,
+        lambda found: status_page(found, session.command),
         lambda found: {each.name: getattr(found, each.name) for each in fields(found)},
     )
 
 
 def _look(session: Session) -> Status:
-    prepared = _allowed(lambda: _first(session, TransactionState.PREPARED))
-    parked = _allowed(lambda: _first(session, TransactionState.PARKED))
     return Status(
         _allowed(session.admin.list_brokers),
-        None if prepared is None else _waiting(prepared, of_sinks=False),
-        None if prepared is None else _waiting(prepared, of_sinks=True),
-        None if parked is None else _waiting(parked, of_sinks=False),
+        _allowed(session.admin.overview),
         _allowed(lambda: _worst(session)),
         _allowed(lambda: _dead_letters(session)),
     )
@@ -106,23 +73,6 @@ def _allowed(look: Callable[[], FoundT]) -> FoundT | None:
         raise
 
 
-def _first(session: Session, state: TransactionState) -> list[TransactionSummary]:
-    """Transactions of a state, one more than are counted at most."""
-    return list(islice(session.admin.list_transactions(state=state), _MOST_COUNTED + 1))
-
-
-def _waiting(first: list[TransactionSummary], *, of_sinks: bool) -> Waiting:
-    found = [each for each in first[:_MOST_COUNTED] if (each.producer_group == SINKS) == of_sinks]
-    # Ids begin with the time where clients make them as the SDKs do; among those that were counted the times decide.
-    oldest = min(found, key=lambda each: each.prepared_at.timestamp() if each.prepared_at else 0.0, default=None)
-    return Waiting(
-        len(found),
-        len(first) > _MOST_COUNTED,
-        None if oldest is None else oldest.transaction_id,
-        None if oldest is None else oldest.prepared_at,
-    )
-
-
 def _worst(session: Session) -> list[GroupLag]:
     behind = [each for each in session.admin.list_group_lag() if each.lag or each.paused_at is not None]
     return sorted(behind, key=worst_first)[:_WORST]
@@ -135,33 +85,79 @@ def _dead_letters(session: Session) -> dict[str, int]:
         count = sum(queue.max_offset - queue.min_offset for queue in session.admin.topic_queues(topic.name))
         if count:
             kept[topic.name.removeprefix(DEAD_LETTERS)] = count
-    return kept
+    return dict(sorted(kept.items(), key=lambda pair: -pair[1]))
 
 
-def _page(found: Status) -> Page:
+def status_page(found: Status, command: Callable[[str], str] = "halfmq admin {}".format) -> Page:
+    """The page.
+
+    Args:
+        found: What there is.
+        command: Makes a command to copy, from what follows ``halfmq admin``.
+    """
     page = Page()
-    page.title(f"brokers ({'?' if found.brokers is None else len(found.brokers)})")
-    if found.brokers is None:
-        page.lines(["not told"])
-    else:
-        page.table(BROKERS, found.brokers)
-    page.title("transactions in doubt")
-    waiting = [("pending", found.pending), ("parked", found.parked)]
-    if found.of_sinks is not None and found.of_sinks.count:
-        waiting.append(("of sinks", found.of_sinks))
-    page.fields((name, "not told" if each is None else each.text()) for name, each in waiting)
-    page.title("worst lags")
-    if found.lags:
-        page.table(LAG, found.lags)
-    else:
-        page.lines(["not told" if found.lags is None else "none"])
-    page.title("dead letters")
-    if found.dead_letters:
-        columns: list[Column[tuple[str, int]]] = [
-            Column("group", lambda pair: pair[0]),
-            Column("kept", lambda pair: str(pair[1]), right=True),
-        ]
-        page.table(columns, sorted(found.dead_letters.items(), key=lambda pair: -pair[1]))
-    else:
-        page.lines(["not told" if found.dead_letters is None else "none"])
+    overview = found.overview
+    if overview is not None:
+        page.title("in all")
+        page.fields(
+            [
+                ("database", f"{overview.database}, tables {overview.schema_version}"),
+                ("topics, groups", f"{overview.topics}, {overview.consumer_groups}"),
+                ("messages", f"{overview.stored} kept, {size(overview.stored_bytes)}; {overview.scheduled} scheduled"),
+            ]
+        )
+    _part(page, "brokers", BROKERS, found.brokers)
+    pending = None if overview is None else sorted(overview.pending, key=_most_pressing)
+    _part(page, "transactions in doubt, by producer group", _pending_columns(overview), pending)
+    _part(page, "worst lags", LAG, found.lags)
+    letters = None if found.dead_letters is None else list(found.dead_letters.items())
+    _part(page, "dead letters", _LETTERS, letters)
+    if hints := _hints(found, command):
+        page.title("to look at")
+        page.lines(hints)
     return page
+
+
+_LETTERS: list[Column[tuple[str, int]]] = [
+    Column("group", lambda pair: pair[0]),
+    Column("kept", lambda pair: str(pair[1]), right=True),
+]
+
+
+def _part(page: Page, title: str, columns: Sequence[Column[FoundT]], items: list[FoundT] | None) -> None:
+    page.title(title if items is None else f"{title} ({len(items)})")
+    if items:
+        page.table(columns, items[:_WORST])
+        if len(items) > _WORST:
+            page.lines([f"... {len(items) - _WORST} more"])
+    else:
+        page.lines([_NOT_TOLD if items is None else "none"])
+
+
+def _pending_columns(overview: Overview | None) -> list[Column[PendingOfGroup]]:
+    now = None if overview is None else overview.time
+    return [
+        Column("group", lambda each: each.producer_group),
+        Column("parked", lambda each: str(each.parked or "-"), right=True),
+        Column("pending", lambda each: str(each.prepared or "-"), right=True),
+        Column("oldest", lambda each: age(each.oldest_prepared_at, now), right=True),
+        Column("check overdue for", lambda each: age(each.overdue_since, now), right=True),
+    ]
+
+
+def _most_pressing(group: PendingOfGroup) -> tuple[int, float, str]:
+    oldest = group.oldest_prepared_at.timestamp() if group.oldest_prepared_at is not None else float("inf")
+    return -group.parked, oldest, group.producer_group
+
+
+def _hints(found: Status, command: Callable[[str], str]) -> list[str]:
+    """Commands for what needs somebody."""
+    hints = []
+    pending = found.overview.pending if found.overview is not None else ()
+    if any(each.parked for each in pending):
+        hints.append(f"parked transactions wait for an operator: {command('tx list --parked')}")
+    for each in [group for group in pending if group.overdue_since is not None][:_WORST]:
+        shown = command(f"clients --producers --group {each.producer_group}")
+        hints.append(f"checks of group {each.producer_group} are overdue: is a producer of it connected? {shown}")
+    hints += [f"broker {each.broker_id} is silent" for each in found.brokers or () if not each.alive]
+    return hints

@@ -283,30 +283,29 @@ def test_connected_clients_are_shown_with_what_they_hold(broker: BrokerProcess, 
 def test_the_overview_has_what_may_need_somebody(broker: BrokerProcess, admin: AdminCommand) -> None:
     failed(broker, admin, "overview", "x")
     admin.done("message", "send", "overview", "--body", "x", "--half", "overview-shop")
+    page = admin.done("status").output
+    for part in ("in all", "SQLite", "brokers (1)", "alive", "transactions in doubt", "overview-shop", "worst lags"):
+        assert part in page, part
+    (found,) = admin.found("status")
+    pending = {each["producer_group"]: each["prepared"] for each in found["overview"]["pending"]}
+    assert pending["overview-shop"] == 1
+    assert found["dead_letters"]["overview"] == 1
+    assert found["brokers"][0]["broker_id"] == "one"
+
+
+def test_a_transaction_of_a_sink_is_its_jobs_business(broker: BrokerProcess, admin: AdminCommand) -> None:
+    admin.done("topic", "create", "sunk")
+    identity = new_id()
     with grpc.insecure_channel(broker.endpoint) as channel:
         sink_pb2_grpc.SinkServiceStub(channel).PrepareEpoch(
             sink_pb2.PrepareEpochRequest(
                 epoch=sink_pb2.Epoch(sink="s", query_id="q"),
                 attempt_id=new_id(),
-                transaction_id=new_id(),
-                messages=[message_pb2.Message(topic="overview", body=b"x")],
+                transaction_id=identity,
+                messages=[message_pb2.Message(topic="sunk", body=b"x")],
             )
         )
-    page = admin.done("status").output
-    for part in (
-        "brokers (1)",
-        "alive",
-        "of sinks  1, the oldest",
-        "transactions in doubt",
-        "pending",
-        "parked    none",
-        "worst lags",
-        "overview",
-    ):
-        assert part in page, part
-    (found,) = admin.found("status")
-    assert found["pending"]["count"] >= 1
-    assert (found["parked"]["count"], found["of_sinks"]["count"]) == (0, 1)
-    assert "commits or aborts the epoch" in admin.done("tx", "show", found["of_sinks"]["oldest"]).output
-    assert found["dead_letters"]["overview"] == 1
-    assert found["brokers"][0]["broker_id"] == "one"
+    page = admin.done("tx", "show", identity).output
+    assert "commits or aborts the epoch" in page
+    assert "tx commit" not in page
+    assert "no transaction matches" in admin.done("tx", "rollback", "--topic", "sunk", "--reason", "x").errors

@@ -39,6 +39,7 @@ _VOLATILE = (
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<id>"),
     (re.compile(r"\b\d+(\.\d+)?(ms|us|s|m|h|d)(\d+[smh])?\b"), "<duration>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "<address>"),
+    (re.compile(r"\b(tables \d{4}|\d+\.\d+\.\d+)\b(?!\.)"), "<version>"),
     (re.compile(r"\b\d+-\d{16}\b"), "<topic>"),
 )
 
