@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
+
+import grpc
 
 from client_core.errors import BrokerUnavailable, ConfigurationError, HalfmqError
 from halfmq_cli.admin.plain import plain
@@ -18,6 +21,10 @@ USAGE = 2
 UNAVAILABLE = 3
 GIVEN_UP = 4
 INTERRUPTED = 130
+
+_NO_ANSWER = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+# What gRPC says of one endpoint among others, or a broker of its database.
+_CAUSE = re.compile(r"\((?:\w+: )?(?:failed to connect to all addresses; last error: \w+: )?(?P<cause>.*)\); check the")
 
 
 class Ended(Exception):
@@ -85,8 +92,13 @@ def status_of(error: HalfmqError) -> int:
 def told(error: HalfmqError) -> str:
     """An error as one line: what, which field, and what to do."""
     text = str(error)
-    if isinstance(error, BrokerUnavailable):
-        return f"{text} (is --endpoint right? --timeout sets how long to try)"
+    if isinstance(error, BrokerUnavailable) and error.code in _NO_ANSWER:
+        found = _CAUSE.search(text)
+        cause = text if found is None else found["cause"]
+        return (
+            f"no broker answered in time ({cause}); --endpoint or a context says where they listen, --timeout how long "
+            "to try"
+        )
     if error.code is not None and error.code.name == "UNAUTHENTICATED":
         return f"{text} (HALFMQ_TOKEN, --token-file, or a context with a token says who you are)"
     return f"{error.field}: {text}" if isinstance(error, ConfigurationError) and error.field else text
