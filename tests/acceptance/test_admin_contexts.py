@@ -72,6 +72,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
         while made.admin("topic", "list", "--context", "root").status:
             assert time.monotonic() < until
             time.sleep(0.1)
+        made.admin.done("topic", "create", "orders", "--context", "root")
         yield made
 
 
@@ -90,7 +91,7 @@ def test_a_context_holds_what_is_needed_to_reach_a_locked_broker(locked: Locked)
         1, "UNAUTHENTICATED", "--token-file"
     )
     # The first context is used from the beginning on. Its two addresses are for operators' calls and for all others.
-    admin.done("topic", "create", "orders")
+    admin.done("topic", "update", "orders", "--retention", "1d")
     transaction = admin.done("message", "send", "orders", "--body", "x", "--half", "shop").output.partition(":")[0]
     assert "half messages (1)" in admin.done("tx", "show", transaction).output
     admin.done("tx", "commit", transaction, "--reason", "a test", "--yes")
