@@ -6,7 +6,7 @@ import functools
 import inspect
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, get_type_hints
 
 import typer
 
@@ -23,86 +23,73 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 _SHORTEST, _LONGEST = 0.1, 86_400.0
 _EVERY = 2.0
-_CONNECTION, _OUTPUT = "Connection", "Output"
+
+
+def _about_connections(name: str | None, text: str, **rest: Any) -> Any:
+    return typer.Option(*filter(None, [name]), help=text, rich_help_panel="Connection", **rest)
+
+
+def _about_output(name: str | None, text: str) -> Any:
+    return typer.Option(*filter(None, [name]), help=text, rich_help_panel="Output")
+
+
+_ContextName: TypeAlias = Annotated[
+    str | None,
+    _about_connections(
+        None, "A context of `halfmq admin context list` [HALFMQ_CONTEXT].", autocompletion=complete_context
+    ),
+]
+_Endpoint: TypeAlias = Annotated[
+    str | None,
+    _about_connections(
+        None, "Where brokers listen, host:port, several with commas [HALFMQ_ENDPOINT, or 127.0.0.1:8085]."
+    ),
+]
+_AdminEndpoint: TypeAlias = Annotated[
+    str | None,
+    _about_connections(None, "Their address for operators, where it is another one [HALFMQ_ADMIN_ENDPOINT]."),
+]
+_Tls: TypeAlias = Annotated[bool | None, _about_connections("--tls", "Encrypt, with the system's authorities.")]
+_Ca: TypeAlias = Annotated[
+    Path | None, _about_connections(None, "Encrypt; CA of the brokers' certificates (PEM file) [HALFMQ_TLS_CA].")
+]
+_Certificate: TypeAlias = Annotated[
+    Path | None, _about_connections(None, "Certificate to show to brokers (PEM file) [HALFMQ_TLS_CERTIFICATE].")
+]
+_Key: TypeAlias = Annotated[Path | None, _about_connections(None, "Its private key (PEM file) [HALFMQ_TLS_KEY].")]
+_ServerName: TypeAlias = Annotated[str | None, _about_connections(None, "Name to expect in brokers' certificates.")]
+_TokenFile: TypeAlias = Annotated[
+    Path | None,
+    _about_connections(None, "File with the token to show [HALFMQ_TOKEN_FILE; HALFMQ_TOKEN has a token itself]."),
+]
+_WithoutTls: TypeAlias = Annotated[bool | None, _about_connections("--token-without-tls", "Show it without TLS, too.")]
+_Timeout: TypeAlias = Annotated[float, _about_connections(None, "Seconds to try for until a broker answers.")]
+_Json: TypeAlias = Annotated[bool, _about_output("--json", "JSON, for lists an object in each line.")]
+_Watch: TypeAlias = Annotated[bool, _about_output("--watch", "Look again and again, until Ctrl-C.")]
+_Every: TypeAlias = Annotated[
+    float | None, _about_output(None, f"Seconds between two looks; implies --watch [{_EVERY:g}].")
+]
 
 
 def _shared(
     *,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            help="A context of `halfmq admin context list` [HALFMQ_CONTEXT].",
-            rich_help_panel=_CONNECTION,
-            autocompletion=complete_context,
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="Where brokers listen, host:port, several with commas [HALFMQ_ENDPOINT, or 127.0.0.1:8085].",
-            rich_help_panel=_CONNECTION,
-        ),
-    ] = None,
-    admin_endpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="Their address for operators, where it is another one [HALFMQ_ADMIN_ENDPOINT].",
-            rich_help_panel=_CONNECTION,
-        ),
-    ] = None,
-    tls: Annotated[
-        bool | None, typer.Option("--tls", help="Encrypt, with the system's authorities.", rich_help_panel=_CONNECTION)
-    ] = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            help="Encrypt; CA of the brokers' certificates (PEM file) [HALFMQ_TLS_CA].", rich_help_panel=_CONNECTION
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Certificate to show to brokers (PEM file) [HALFMQ_TLS_CERTIFICATE].", rich_help_panel=_CONNECTION
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="Its private key (PEM file) [HALFMQ_TLS_KEY].", rich_help_panel=_CONNECTION),
-    ] = None,
-    tls_server_name: Annotated[
-        str | None, typer.Option(help="Name to expect in brokers' certificates.", rich_help_panel=_CONNECTION)
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the token to show [HALFMQ_TOKEN_FILE; HALFMQ_TOKEN has a token itself].",
-            rich_help_panel=_CONNECTION,
-        ),
-    ] = None,
-    token_without_tls: Annotated[
-        bool | None,
-        typer.Option("--token-without-tls", help="Show it without TLS, too.", rich_help_panel=_CONNECTION),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds to try for until a broker answers.", rich_help_panel=_CONNECTION)
-    ] = 10.0,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="JSON, for lists an object in each line.", rich_help_panel=_OUTPUT)
-    ] = False,
+    context: _ContextName = None,
+    endpoint: _Endpoint = None,
+    admin_endpoint: _AdminEndpoint = None,
+    tls: _Tls = None,
+    tls_ca: _Ca = None,
+    tls_certificate: _Certificate = None,
+    tls_key: _Key = None,
+    tls_server_name: _ServerName = None,
+    token_file: _TokenFile = None,
+    token_without_tls: _WithoutTls = None,
+    timeout: _Timeout = 10.0,
+    json_output: _Json = False,
 ) -> None:
     """The options of each command."""
 
 
-def _watched(
-    *,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.", rich_help_panel=_OUTPUT)
-    ] = False,
-    every: Annotated[
-        float | None,
-        typer.Option(help=f"Seconds between two looks; implies --watch [{_EVERY:g}].", rich_help_panel=_OUTPUT),
-    ] = None,
-) -> None:
+def _watched(*, watch: _Watch = False, every: _Every = None) -> None:
     """The options of each command that shows something."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -71,7 +72,13 @@ class Session:
     @property
     def operator(self) -> str:
         """The name to record with decisions."""
-        return self._settings.operator or getpass.getuser()
+        if self._settings.operator:
+            return self._settings.operator
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):
+            # In a container the user may have no name.
+            return f"uid {os.getuid()}"
 
     def show(self, listing: Listing[ItemT]) -> None:
         """Shows a list as the options say."""

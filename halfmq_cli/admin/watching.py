@@ -59,7 +59,7 @@ def _once(output: Output, listing: Listing[ItemT]) -> None:
             output.print(output.table_of(listing.columns, found))
     else:
         output.aligned(listing.columns, counted())
-    if not shown and listing.limit != 0:
+    if not shown:
         say(listing.empty)
     elif has_more():
         say(f"{shown} are shown, and there are more; {listing.more}")
