@@ -162,6 +162,9 @@ class Tailing:
                 say(told(error))
 
     def _print(self, message: StoredMessage) -> None:
+        if self._printed == self.limit:
+            # Another queue's task printed the last one, and this one is not cancelled yet.
+            raise _Done
         if self.output.as_json:
             self.output.json(message)
         else:
