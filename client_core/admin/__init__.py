@@ -1,6 +1,6 @@
 """Administration: topics, consumer groups, dead letters, and the history of messages.
 
-For tests, examples and jobs; for manual use see docs/grpcurl.md. Both SDKs export it under the same names.
+For tests, examples and jobs; people use `halfmq admin` (docs/admin.md). Both SDKs export it under the same names.
 """
 
 from __future__ import annotations
