@@ -60,6 +60,14 @@ class _LoadedWhenAskedFor(UserDict[str, Any]):
         return self.data[name]
 
 
+def _names_only(commands: Any) -> dict[str, Any]:
+    """Commands by name; one that is not imported yet is empty."""
+    return {
+        name: TyperCommand(name, help="") if isinstance(value, tuple) else value
+        for name, value in commands.data.items()
+    }
+
+
 def _as_written(command: Any) -> Any:
     """A command whose help keeps its [brackets]: Typer would interpret them as markup."""
     for text in (command, *command.params):
@@ -98,7 +106,16 @@ def _group(
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
 
-    group = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, **settings)
+        def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+            # A command's name is completed without its module, which may take seconds to import, or have an extra.
+            loaded = self.commands
+            self.commands = _names_only(loaded)
+            try:
+                return super().shell_complete(ctx, incomplete)
+            finally:
+                self.commands = loaded
+
+    group = typer.Typer(**{"cls": Group, "no_args_is_help": True, "add_completion": False, **settings})
     # Typer treats an application without commands as an error, unless it has a callback.
     group.callback()(callback)
     return group
@@ -132,6 +149,7 @@ app = _group(
     name="halfmq",
     help="A transactional message broker on MySQL.",
     pretty_exceptions_enable=False,
+    add_completion=True,
 )
 bench = _group(
     "halfmq_cli.bench.scenarios",
@@ -146,6 +164,7 @@ bench = _group(
         "greedy": ("greedy", "greedy"),
         "access": ("access", "access"),
         "metrics": ("metrics", "metrics"),
+        "console": ("console", "console"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
@@ -195,3 +214,104 @@ bridge = _group(
     help="Carry topics to Kafka and back, exactly once.",
 )
 app.add_typer(bridge, name="bridge")
+
+
+admin = _group(
+    "halfmq_cli.admin",
+    {
+        "status": ("status", "status"),
+        "lag": ("groups", "lag"),
+        "clients": ("clients", "list_clients"),
+        "brokers": ("clients", "list_brokers"),
+        "apply": ("configuration", "apply"),
+    },
+    help="See and do through a broker what operators need: topics, groups, transactions in doubt, dead letters.\n\n"
+    "Exit status: 0 done, 1 refused by the broker or not found, 2 wrong usage, 3 no broker answered, 4 given up at a "
+    "question, 130 interrupted.",
+)
+app.add_typer(admin, name="admin")
+for _name, _about, _functions in (
+    (
+        "tx",
+        "Transactions: in doubt, and decided.",
+        {
+            "list": ("transactions", "list_transactions"),
+            "show": ("transactions", "show_transaction"),
+            "commit": ("resolving", "commit"),
+            "rollback": ("resolving", "rollback"),
+            "check": ("resolving", "check"),
+        },
+    ),
+    (
+        "topic",
+        "Topics.",
+        {
+            "list": ("topics", "list_topics"),
+            "show": ("topics", "show_topic"),
+            "create": ("topics", "create_topic"),
+            "update": ("topics", "update_topic"),
+            "delete": ("topics", "delete_topic"),
+        },
+    ),
+    (
+        "group",
+        "Consumer groups.",
+        {
+            "list": ("groups", "list_groups"),
+            "show": ("groups", "show_group"),
+            "create": ("groups", "create_group"),
+            "update": ("groups", "update_group"),
+            "delete": ("groups", "delete_group"),
+            "pause": ("groups", "pause"),
+            "resume": ("groups", "resume"),
+            "seek": ("groups", "seek"),
+            "filter": ("groups", "set_filter"),
+        },
+    ),
+    (
+        "dlq",
+        "Dead letters.",
+        {
+            "list": ("dead_letters", "list_dead_letters"),
+            "peek": ("dead_letters", "peek"),
+            "redrive": ("dead_letters", "redrive"),
+            "purge": ("dead_letters", "purge"),
+        },
+    ),
+    (
+        "message",
+        "Messages: found, followed, sent.",
+        {
+            "show": ("messages", "show_message"),
+            "find": ("messages", "find"),
+            "timeline": ("messages", "timeline"),
+            "send": ("messages", "send"),
+            "tail": ("tail", "tail"),
+        },
+    ),
+    (
+        "access",
+        "Who may do what, and who did.",
+        {
+            "rules": ("access", "rules"),
+            "grant": ("access", "grant"),
+            "revoke": ("access", "revoke"),
+            "quotas": ("access", "quotas"),
+            "quota": ("access", "quota"),
+            "audit": ("access", "audit"),
+        },
+    ),
+    ("config", "The configuration as a file; `halfmq admin apply` reads it.", {"export": ("configuration", "export")}),
+    (
+        "context",
+        "Endpoints and credentials under names, in a file.",
+        {
+            "list": ("contexts", "list_contexts"),
+            "set": ("contexts", "set_context"),
+            "use": ("contexts", "use_context"),
+            "show": ("contexts", "show_context"),
+            "delete": ("contexts", "delete_context"),
+        },
+    ),
+):
+    admin.add_typer(_group("halfmq_cli.admin", _functions, help=_about), name=_name)

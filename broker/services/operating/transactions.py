@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broker.domain.limits import check_operator, check_reason
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound, VerdictConflict
+from broker.ports.epochs import SINK_GROUP
 from broker.ports.transactions import TransactionFilter, VerdictWork
 from broker.services.auditing import about_to_change
 from broker.services.paging import (
@@ -186,7 +187,9 @@ class TransactionOperations:
             await about_to_change()
         so_far, token = Resolved(), ""
         while True:
-            found, token = await self.undecided(wanted, RESOLVED_AT_ONCE, token, may)
+            page, token = await self.undecided(wanted, RESOLVED_AT_ONCE, token, may)
+            # Those of sinks are decided by epochs, and nobody is asked about them.
+            found = [each for each in page if each.producer_group != SINK_GROUP]
             so_far.matched += len(found)
             so_far.examples = [] if so_far.examples else found[:EXAMPLES]
             if found and not dry_run:

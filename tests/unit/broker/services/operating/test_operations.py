@@ -13,6 +13,7 @@ from broker.domain.place import InLog
 from broker.domain.topic import QueueState, Topic, TopicChange
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import InvalidArgument, NotFound, VerdictConflict
+from broker.ports.epochs import SINK_GROUP
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, Redriven
 from broker.ports.queries import FoundMessage, FoundPage, MessageSearch
 from broker.ports.transactions import (
@@ -318,6 +319,15 @@ class TestTransactions:
         ]
         assert [(step.matched, step.resolved, step.left, step.done) for step in steps] == [(3, 3, 0, True)]
         assert {(work.commit, work.reason, work.operator) for work in decisions.work} == {(False, "gone", "ann")}
+
+    async def test_those_of_sinks_are_left_to_their_epochs(self) -> None:
+        decisions = Decisions("decided")
+        of_sink = replace(summary(2), producer_group=SINK_GROUP)
+        service = self.service(Records(TransactionDetail(summary(1)), TransactionDetail(of_sink)), decisions)
+        wanted = Undecided(state=TransactionState.PREPARED)
+        steps = service.resolve_all(wanted, commit=True, operator="ann", reason="paid", dry_run=False)
+        assert [(step.matched, step.resolved, len(step.examples)) async for step in steps] == [(1, 1, 1)]
+        assert [work.transaction_id for work in decisions.work] == [summary(1).transaction_id]
 
     async def test_those_that_others_decided_in_the_meantime_are_left(self) -> None:
         conflict = VerdictConflict("committed", state=int(TransactionState.COMMITTED))
