@@ -24,6 +24,7 @@ from consumer_sdk import Consumer
 from producer_sdk import Admin, LocalTransactionState, Message, Producer, TransactionListener, TransactionProducer
 from support.alerts import RULES
 from support.brokers import BrokerProcess
+from support.listings import listing_with
 from support.metrics import promtool
 
 if TYPE_CHECKING:
@@ -216,3 +217,9 @@ def test_all_that_panels_ask_for_is_promql(tmp_path: Path) -> None:
 
 def test_the_dashboards_are_what_the_script_makes() -> None:
     subprocess.run([sys.executable, "scripts/dashboards", "--check"], cwd=CHECKOUT, check=True)
+
+
+def test_prometheus_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    file = tmp_path / "prometheus.yml"
+    file.write_text(listing_with("docs/metrics.md", "scrape_configs").text)
+    assert "SUCCESS" in promtool("check", "config", str(file))

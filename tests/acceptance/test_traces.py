@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from producer_sdk.testing import embedded_broker
 from support.databases import ALL_KINDS, create_database, drop_database, server_url
+from support.listings import listing_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,3 +161,38 @@ def test_what_is_rolled_back_ends_with_the_drop(spans: Spans) -> None:
     assert [each["name"] for each in spans.below(dropped)] == ["prepare orders", "rollback"]
     assert [each["name"] for each in spans.below(spans.child(dropped, "rollback"))] == ["drop"]
     assert [each["name"] for each in spans.below(spans.child(dropped, "prepare orders"))] == ["prepare orders"]
+
+
+LISTINGS = """
+import sys
+from consumer_sdk import Consumer
+from producer_sdk import Producer
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+endpoint, setting, handling = sys.argv[1:]
+exec(setting)
+exporter = InMemorySpanExporter()
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))
+with Producer(endpoint) as producer, Consumer(endpoint, "billing", "orders", start="earliest") as consumer:
+    producer.send("orders", "three apples")
+    while not any(span.name == "bill" for span in exporter.get_finished_spans()):
+        exec(handling)
+spans = {span.name: span.context.trace_id for span in exporter.get_finished_spans()}
+print(spans["bill"] == spans["send orders"])
+"""
+
+
+def test_the_listings_of_the_page_run() -> None:
+    """In a process of its own, for the provider is that of the process."""
+    listings = [listing_with("docs/traces.md", first).text for first in ("from opentelemetry", "from client_core")]
+    with embedded_broker(["orders"]) as broker:
+        done = subprocess.run(
+            [sys.executable, "-c", LISTINGS, broker.endpoint, *listings],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    assert done.stdout == "True\n", done.stderr

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from consumer_sdk import ConfigurationError
 from consumer_sdk.spark import ack, lease_messages, nack
 from consumer_sdk.spark.leases.leasing import need_pandas
+from support.listings import listing_with
 from support.spark import on
 
 if TYPE_CHECKING:
@@ -161,3 +162,15 @@ def test_what_cannot_be(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.metadata.version", lambda _, version=version: version)
         with pytest.raises(ConfigurationError, match=f"there is {version}: pip install"):
             need_pandas()
+
+
+def test_the_listing_of_the_page_runs(job: Job, send: Callable[..., None], admin: Admin, tmp_path: Path) -> None:
+    """For a topic, a group and a folder of the test's own."""
+    send(job.topic, range(30), tag="paid")
+    send(job.topic, range(30, 40), tag="open")
+    listing = listing_with("docs/how-to/spark.md", "from consumer_sdk.spark import ack")
+    text = listing.text.replace('"shipping"', "group").replace('"orders"', "topic").replace('"shipped"', "folder")
+    names = {"spark": job.spark, "ENDPOINT": job.endpoint, "group": job.group, "topic": job.topic}
+    exec(compile(text, str(listing), "exec"), {**names, "folder": str(tmp_path / "shipped")})
+    assert attempts(job.spark.read.parquet(str(tmp_path / "shipped"))) == each(range(30))
+    assert sum(found.lag for found in admin.group_progress(job.group)) == 10

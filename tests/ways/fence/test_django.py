@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from producer_sdk import TransactionProducer, TransactionState
 from producer_sdk.fence import TransactionFence
+from support.listings import listing_with
 from ways.shops import texts, write_by_django
 
 if TYPE_CHECKING:
@@ -130,3 +132,24 @@ def test_views_in_many_threads(
         thread.join()
     assert shop.orders() == texts(broker.endpoint, topic)
     assert len(shop.orders()) == 20
+
+
+def test_the_view_on_the_page_runs(shop: Shop, alias: str, broker: EmbeddedBroker, topic: str) -> None:
+    """With a model whose rows are orders, and a fence whose table there is."""
+    from django.db import connections
+
+    TransactionFence(connections[alias]).create_tables()
+    listing = listing_with("docs/ways/fence.md", "from django.db import connection")
+    text = listing.text.replace("from django.db import connection\n", "").replace('"orders"', "topic")
+    made = SimpleNamespace(create=lambda item: write_by_django(alias, item) or SimpleNamespace(to_json=lambda: item))
+    names: dict[str, Any] = {
+        "connection": connections[alias],
+        "TransactionFence": TransactionFence,
+        "TransactionProducer": lambda _, *rest: TransactionProducer(broker.endpoint, *rest),
+        "Order": SimpleNamespace(objects=made),
+        "topic": topic,
+    }
+    exec(compile(text, str(listing), "exec"), names)
+    with names["producer"]:
+        names["place"](SimpleNamespace(POST={"item": "lamp"}))
+    assert shop.orders() == texts(broker.endpoint, topic) == ["lamp"]

@@ -22,6 +22,7 @@ from producer_sdk import AsyncTransactionProducer, ConfigurationError, Message, 
 from producer_sdk.outbox import AsyncOutbox, Outbox
 from producer_sdk.testing import embedded_broker
 from support.databases import ALL_KINDS, connect, create_database, drop_database, server_url
+from support.listings import listing_with
 from ways.shops import FORMS, ORDER, Shop, make_shop, texts
 
 if TYPE_CHECKING:
@@ -88,6 +89,19 @@ def test_the_example_runs(server: Server) -> None:
     command = [sys.executable, str(EXAMPLE), server.broker.endpoint, url, *filter(None, [server.tables.rstrip(".")])]
     assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout == b"committed\n"
     assert server.shop.orders() == server.until(1, "orders") == ["a clock"]
+
+
+def test_the_listing_of_the_page_runs(server: Server) -> None:
+    """And its statement, which a program in any language may run."""
+    names: dict[str, Any] = {"engine": server.shop.engine, "broker_tables": server.tables, "text": sa.text}
+    names |= {"endpoint": server.broker.endpoint, "Session": Session, "TransactionProducer": TransactionProducer}
+    listing = listing_with("docs/ways/outbox.md", "from producer_sdk.outbox import Outbox")
+    exec(compile(listing.text, str(listing), "exec"), names)
+    statement = listing_with("docs/ways/outbox.md", "INSERT INTO halfmq.submission").text
+    with server.shop.engine.begin() as connection:
+        connection.exec_driver_sql(statement.replace("halfmq.", server.tables))
+    assert server.shop.orders() == ["clock"]
+    assert server.until(2, "orders") == ["clock", '{"id": 7}']
 
 
 @pytest.mark.parametrize("form", FORMS)
