@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,13 @@ def need_grpcurl() -> None:
     if in_ci():
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def unused_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
 
 
 def run_blocks(blocks: Sequence[Block], folder: Path, **variables: str) -> list[tuple[int, str]]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import getpass
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
-from acceptance.pages import blocks_of, facts, need_grpcurl, run_blocks
+from acceptance.pages import blocks_of, facts, need_grpcurl, run_blocks, unused_port
 
 BLOCKS = blocks_of(Path(__file__).parents[2] / "docs" / "lock.md")
-
-
-def unused_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

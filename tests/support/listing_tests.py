@@ -31,6 +31,7 @@ ALL = {
     ("docs/lock.md", "bash text json"): f"acceptance/test_lock_page.py::{OWN_PAGE}",
     ("docs/how-to/[!R]*.md", "python bash text json"): HOW_TO,
     ("docs/sdk.md", "python"): "acceptance/test_sdk_page.py::test_the_blocks_of_the_page_run",
+    ("docs/tutorial.md", "bash text python"): f"acceptance/test_tutorial_page.py::{OWN_PAGE}",
     ("docs/ways/README.md", "python"): "ways/blocks/test_page.py::test_the_tests_on_the_page_pass",
     ("docs/ways/applied.md", "python"): "ways/applied/test_page.py::test_the_listings_run",
     ("docs/ways/fence.md", "python"): "ways/fence/test_page.py::test_the_listings_run",
@@ -138,6 +139,7 @@ EACH = {
         "from client_core.tracing": "acceptance/test_traces.py::test_the_listings_of_the_page_run",
         "pip install": OPTIONS,
     },
+    "docs/tutorial.md": {"pip install": OPTIONS},
     "docs/ways/README.md": {"with applied.once": f"{ONE_BY_ONE}::test_applied_and_sent_in_one_transaction"},
     "docs/ways/cdc.md": {
         "pip install": "connect/cdc/test_example.py::test_the_example_publishes",
