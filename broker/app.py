@@ -99,6 +99,7 @@ class Broker:
         self._audit = parts.audit
         self._reports = parts.reports
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
+        parts.readiness.tell = self._server.tell_readiness
         try:
             await self._store.start()
             if gate is not None:

@@ -101,6 +101,7 @@ app = _group(
     {
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
+        "health": ("health", "health"),
         "demo": ("demo.command", "demo"),
         "relay": ("halfmq_connect.cli.relay", "relay"),
         "cdc": ("halfmq_connect.cli.cdc", "cdc"),
