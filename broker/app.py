@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder
-from broker.assembly import assemble, make_gate, make_gateway, make_tracer
+from broker.assembly import assemble, attach_metrics, make_gate, make_gateway, make_metrics, make_tracer
 from broker.config_sources import seen_by_all
 from broker.errors import BrokerError, ConfigurationError
-from broker.ports.observer import NO_OBSERVER, Observer, guarded
+from broker.metrics.listener import MetricsListener
+from broker.ports.observer import NO_OBSERVER, Observer, both, guarded
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.server import Server
 from broker.storage.adapters.store import Store
@@ -57,7 +58,10 @@ class Broker:
         self.config = config
         self._shares_port = shares_port
         self._make_store = make_store
-        self._observer = guarded(observer)
+        self._metrics = make_metrics(config)
+        counting = NO_OBSERVER if self._metrics is None else self._metrics.observer
+        self._observer = both(guarded(counting), guarded(observer))
+        self._metrics_listener: MetricsListener | None = None
         self._server: Server | None = None
 
     @property
@@ -69,6 +73,11 @@ class Broker:
     def admin_endpoint(self) -> str:
         """The address for operators, likewise; empty if it is the one for clients."""
         return self._server.admin_endpoint if self._server is not None else self.config.admin_listen
+
+    @property
+    def metrics_endpoint(self) -> str:
+        """The address for metrics, likewise; empty if there are none."""
+        return self.config.metrics_listen if self._metrics_listener is None else self._metrics_listener.address
 
     async def start(self) -> None:
         """Opens the database, and serves.
@@ -95,6 +104,8 @@ class Broker:
         )
         gateway = make_gateway(config, parts, guard) if config.rocketmq else None
         self._loops = [*parts.loops, gateway.renewals] if gateway is not None else parts.loops
+        if self._metrics is not None:
+            self._loops = [*self._loops, attach_metrics(self._metrics, config, parts, guard)]
         self._store = parts.store
         self._audit = parts.audit
         self._reports = parts.reports
@@ -106,11 +117,14 @@ class Broker:
                 await parts.rights.refresh()
                 await parts.quotas.refresh()
                 await gate.start()
+            if self._metrics is not None:
+                self._metrics_listener = MetricsListener(config.metrics_listen, self._metrics.render)
             await self._server.listen()
             self._reports.status = replace(
                 self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now()
             )
         except BaseException:
+            await self._close_metrics()
             await self._store.close()
             self._database.close()
             raise
@@ -123,6 +137,8 @@ class Broker:
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
         if self.admin_endpoint:
             logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
+        if self.metrics_endpoint:
+            logger.info("broker %s has metrics on %s", config.name, self.metrics_endpoint)
 
     async def stop(self) -> bool:
         """Drains: clients switch to other brokers, calls in flight end, everything acknowledged is durable.
@@ -137,12 +153,13 @@ class Broker:
         for loop in self._loops:
             await loop.stop()
         await self._server.stop()
+        await self._close_metrics()
+        if self._exporting is not None:
+            await asyncio.to_thread(self._exporting.close)
         try:
             async with asyncio.timeout(CLOSING):
                 await self._record_the_rest()
                 await self._leave()
-                if self._exporting is not None:
-                    await asyncio.to_thread(self._exporting.close)
                 await self._store.close()
         except TimeoutError:
             logger.warning(
@@ -153,6 +170,10 @@ class Broker:
         self._database.close()
         logger.info("broker %s stopped", self.config.name)
         return True
+
+    async def _close_metrics(self) -> None:
+        if self._metrics_listener is not None:
+            await asyncio.to_thread(self._metrics_listener.close)
 
     async def _record_the_rest(self) -> None:
         try:

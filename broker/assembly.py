@@ -19,9 +19,12 @@ from broker.maintenance.quota_watcher import QuotaWatcher
 from broker.maintenance.readiness_watcher import ReadinessWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.rules_watcher import RulesWatcher
+from broker.maintenance.state_sampler import StateSampler
 from broker.maintenance.status_reporter import StatusReporter
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.metrics.gauges import LaneQueue, Sources, Used
+from broker.metrics.metrics import Metrics
 from broker.ports.connections import BrokerStatus
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.tracer import NO_TRACER, Tracer
@@ -108,6 +111,7 @@ def assemble(
     tracer: Tracer = NO_TRACER,
 ) -> Parts:
     """Builds the parts on a database; nothing runs yet. They report to the observer and the tracer."""
+    database.observer = observer
     policy = config.check_policy()
     store = make_store(
         database,
@@ -123,8 +127,8 @@ def assemble(
     wakeups, sessions, positions = Wakeups(), CheckSessions(observer, tracer), Positions(store)
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
-    transactions = TransactionService(store, catalog, validator, positions, wakeups, tracer)
-    sending = SendService(store, validator, positions, wakeups, tracer)
+    transactions = TransactionService(store, catalog, validator, positions, wakeups, observer, tracer)
+    sending = SendService(store, validator, positions, wakeups, observer, tracer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     readiness = ReadinessWatcher(store)
     return Parts(
@@ -136,8 +140,8 @@ def assemble(
         transactions=transactions,
         sending=sending,
         answers=CheckAnswers(store, store, transactions, observer, tracer),
-        epochs=EpochService(store, catalog, validator, wakeups),
-        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config, tracer),
+        epochs=EpochService(store, catalog, validator, wakeups, observer),
+        delivery=DeliveryService(store, store, catalog, wakeups, delivery_config, observer, tracer),
         receipts=ReceiptService(store, positions, wakeups, delivery_config, catalog.numbered_groups),
         forwarding=ForwardService(store, sending, validator, wakeups, catalog.numbered_groups),
         reader=QueueReader(store, catalog, wakeups, delivery_config),
@@ -146,7 +150,7 @@ def assemble(
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
-        cluster=ClusterOperations(store, store.clock),
+        cluster=ClusterOperations(store, store, store.clock),
         connections=connections,
         reports=reports,
         access=AccessOperations(store, store, store, rights),
@@ -164,7 +168,7 @@ def assemble(
             LeaseWatcher(store, wakeups),
             ClockSynchroniser(store),
             DelayScheduler(store, wakeups, store.clock),
-            SubmissionReleaser(SubmissionService(store, validator, wakeups)),
+            SubmissionReleaser(SubmissionService(store, validator, wakeups, observer)),
             RetentionSweeper(
                 store,
                 keep_ops=config.retention,
@@ -209,6 +213,37 @@ def make_tracer(config: BrokerConfig) -> ExportingTracer | None:
         return ExportingTracer(config.name)
     except ValueError as error:
         raise ConfigurationError(f"OpenTelemetry's settings cannot be used: {error}.", field="traces") from None
+
+
+def make_metrics(config: BrokerConfig) -> Metrics | None:
+    """Makes what observes a broker for metrics; None if nobody asks for them."""
+    if not config.metrics_listen:
+        return None
+    return Metrics(
+        most_names=config.metrics_names,
+        # Its turn lasts for as long, and another broker may have it then.
+        sample_for=3 * config.metrics_interval,
+        keep_ops=config.retention,
+        broker_id=config.name,
+    )
+
+
+def attach_metrics(metrics: Metrics, config: BrokerConfig, parts: Parts, guard: CallInterceptor) -> Loop:
+    """Shows the metrics where to read what the parts know; returns the loop that takes samples for them."""
+    store, budgets = parts.store, guard.in_use
+
+    metrics.attach(
+        Sources(
+            budgets=lambda: [Used(*each) for each in budgets()],
+            lanes=lambda: [LaneQueue(lane.name, *lane.waiting) for lane in store.lanes],
+            producers=parts.sessions.streams,
+            consumers=parts.delivery.streams,
+            is_away=lambda: store.is_away,
+            certificate=config.tls_certificate,
+        ),
+        store.clock.now,
+    )
+    return StateSampler(store, metrics, config.metrics_interval)
 
 
 GATEWAY = "apache.rocketmq.v2.MessagingService"

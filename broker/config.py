@@ -41,6 +41,8 @@ BOUNDS = {
     "audit_days": (1, 100 * 366),
     "rocketmq_signature_window": (0, 86_400),
     "rocketmq_min_invisible": (0.1, 3600),
+    "metrics_interval": (0.1, 3600),
+    "metrics_names": (1, 100_000),
 }
 """Least and largest values of settings."""
 
@@ -126,6 +128,9 @@ class BrokerConfig:
         rocketmq_min_invisible: shortest invisible duration (seconds) that they may receive messages for.
         traces: send traces of messages by OTLP to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs the extra
             [opentelemetry].
+        metrics_listen: address and port for metrics (GET /metrics), or unix: and a file; empty: there are none.
+        metrics_interval: seconds between two looks at what the database holds, for metrics.
+        metrics_names: topics and groups that are told apart in each metric; the others are under the name "other".
         log_format: text or json.
         log_level: debug, info, warning or error.
     """
@@ -180,6 +185,9 @@ class BrokerConfig:
     rocketmq_signature_window: float | None = None
     rocketmq_min_invisible: float = 10.0
     traces: bool = False
+    metrics_listen: str = ""
+    metrics_interval: float = 15.0
+    metrics_names: int = 1000
     log_format: str = "text"
     log_level: str = "info"
 
@@ -213,13 +221,20 @@ class BrokerConfig:
 
     def _check_addresses(self) -> None:
         for name in ("listen", *(("admin_listen",) if self.admin_listen else ())):
-            host, _, port = getattr(self, name).rpartition(":")
-            if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            self._check_address(name)
+        if self.metrics_listen and not re.fullmatch("unix:.+", self.metrics_listen):
+            self._check_address("metrics_listen")
+            if self.metrics_listen in {self.listen, self.admin_listen} and not self.metrics_listen.endswith(":0"):
                 raise ConfigurationError(
-                    f"{name} is host:port, such as 0.0.0.0:8085; a port is 65535 at most.", field=name
+                    "metrics_listen is an address of its own, or left out.", field="metrics_listen"
                 )
         if self.admin_listen == self.listen and not self.listen.endswith(":0"):
             raise ConfigurationError("admin_listen is another address than listen, or left out.", field="admin_listen")
+
+    def _check_address(self, name: str) -> None:
+        host, _, port = getattr(self, name).rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise ConfigurationError(f"{name} is host:port, such as 0.0.0.0:8085; a port is 65535 at most.", field=name)
 
     def _check_tls(self) -> None:
         if bool(self.tls_certificate) != bool(self.tls_key):

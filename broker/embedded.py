@@ -66,6 +66,11 @@ class EmbeddedBroker:
         """The address for operators; empty unless `admin_listen` is set."""
         return self._broker.admin_endpoint
 
+    @property
+    def metrics_endpoint(self) -> str:
+        """The address for metrics; empty unless `metrics_listen` is set."""
+        return self._broker.metrics_endpoint
+
     def start(self) -> Self:
         """Starts serving.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from client_core.admin import (
     AccessRule,
     Admin,
+    AgeBucket,
     AsyncAdmin,
     AuditOutcome,
     AuditRecord,
@@ -27,6 +28,8 @@ from client_core.admin import (
     GroupMode,
     GroupProgress,
     MessageInfo,
+    Overview,
+    PendingOfGroup,
     PurgeProgress,
     QueueInfo,
     Quota,
@@ -64,6 +67,7 @@ from consumer_sdk.reading import AsyncQueueReader, QueueMeasure, QueueOffset, Qu
 __all__ = [
     "AccessRule",
     "Admin",
+    "AgeBucket",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncQueueReader",
@@ -92,6 +96,8 @@ __all__ = [
     "HalfmqError",
     "LogPosition",
     "MessageInfo",
+    "Overview",
+    "PendingOfGroup",
     "PurgeProgress",
     "QueueInfo",
     "QueueMeasure",

@@ -17,6 +17,7 @@ from broker.config_sources import load_config
 from broker.errors import BrokerError
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
+from broker.storage.migrations.views import create_views
 from halfmq_cli import logs
 from halfmq_cli.serving import fail, run_broker, warn_of_arguments
 from halfmq_cli.workers import run_workers
@@ -128,6 +129,15 @@ def serve(
     traces: Annotated[
         bool | None, typer.Option(help="Send traces by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. [do not]")
     ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="Address and port, or unix:FILE, for metrics: GET /metrics [none].")
+    ] = None,
+    metrics_interval: Annotated[
+        float | None, typer.Option(help="Seconds between two looks at the database for them [15].")
+    ] = None,
+    metrics_names: Annotated[
+        int | None, typer.Option(help="Topics and groups that each metric tells apart [1000].")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json [text].")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
 ) -> None:
@@ -158,6 +168,7 @@ def migrate_tables(
     database_file: DatabaseFile = None,
     table_prefix: TablePrefix = None,
     config_file: ConfigFile = None,
+    views: Annotated[bool, typer.Option("--views", help="Create the views for SQL again, too.")] = False,
 ) -> None:
     """Create or upgrade the database's tables."""
     arguments = {"database": database, "database_file": database_file, "table_prefix": table_prefix}
@@ -171,6 +182,8 @@ def migrate_tables(
         )
         before = current(opened)
         migrate(opened)
+        if views:
+            create_views(opened)
         sys.stdout.write(f"{opened.shown_url}: {before or 'empty'} -> {current(opened)}\n")
     except BrokerError as error:
         fail(error)

@@ -68,7 +68,7 @@ def run_broker(
     make_store: type[Store] = Store,
     served: Callable[[], None] = _nothing,
 ) -> None:
-    """Runs a broker; its address is the one line on standard output, followed by that for operators if it has one.
+    """Runs a broker; its address is a line on standard output, followed by those for operators and for metrics.
 
     Args:
         config: the settings.
@@ -132,7 +132,7 @@ async def _run(broker: Broker, ending: asyncio.Event, served: Callable[[], None]
     if not starting.done():
         _end_at_once()  # A thread still waits for the database, and would keep the process alive.
     starting.result()
-    tell(broker.endpoint, broker.admin_endpoint)
+    tell(broker.endpoint, broker.admin_endpoint, broker.metrics_endpoint)
     served()
     living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
     await ended
@@ -147,13 +147,13 @@ async def _run(broker: Broker, ending: asyncio.Event, served: Callable[[], None]
         living.cancel()
 
 
-def tell(endpoint: str, admin_endpoint: str) -> None:
-    """Writes the address for the parent process, a line on standard output; and that for operators, if there is one.
+def tell(*endpoints: str) -> None:
+    """Writes addresses for the parent process, a line each on standard output; without those that are empty.
 
-    Whoever reads it may be gone.
+    Whoever reads them may be gone.
     """
     try:
-        sys.stdout.write(f"{endpoint}\n" + (f"{admin_endpoint}\n" if admin_endpoint else ""))
+        sys.stdout.write("".join(f"{endpoint}\n" for endpoint in endpoints if endpoint))
         sys.stdout.flush()
     except OSError:
         # What is left in the buffer would be tried again at the end.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from broker.app import CLOSING
 from broker.errors import ConfigurationError
+from halfmq_cli.gathering import GatheredMetrics
 from halfmq_cli.serving import BACKSTOP, HEARTBEAT, REFUSED, ended_by_signal, tell
 
 if TYPE_CHECKING:
@@ -67,13 +68,25 @@ async def run_workers(config: BrokerConfig, served: Callable[[], None]) -> bool:
         if config.admin_listen
         else contextlib.nullcontext("") as admin_listen,
         ended_by_signal() as ending,
+        contextlib.ExitStack() as resources,
     ):
         ready = replace(config, listen=listen, admin_listen=admin_listen)
+        numbers = range(1, config.workers + 1)
+        gathered = (
+            resources.enter_context(GatheredMetrics(config.metrics_listen, numbers)) if config.metrics_listen else None
+        )
         workers = [
-            _Worker(number, replace(ready, broker_id=f"{config.name}-{number}"))
-            for number in range(1, config.workers + 1)
+            _Worker(
+                number,
+                replace(
+                    ready,
+                    broker_id=f"{config.name}-{number}",
+                    metrics_listen="" if gathered is None else gathered.address_of(number),
+                ),
+            )
+            for number in numbers
         ]
-        running = asyncio.create_task(_run(workers, served))
+        running = asyncio.create_task(_run(workers, served, "" if gathered is None else gathered.endpoint))
         ended = asyncio.create_task(ending.wait())
         await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in (running, ended):
@@ -90,11 +103,11 @@ async def run_workers(config: BrokerConfig, served: Callable[[], None]) -> bool:
     return False
 
 
-async def _run(workers: Sequence[_Worker], served: Callable[[], None]) -> None:
+async def _run(workers: Sequence[_Worker], served: Callable[[], None], metrics_endpoint: str) -> None:
     # The others would say the same of wrong settings, and wait for its migration.
     await workers[0].start()
     await asyncio.gather(*[worker.start() for worker in workers[1:]])
-    tell(workers[0].endpoint, workers[0].admin_endpoint)
+    tell(workers[0].endpoint, workers[0].admin_endpoint, metrics_endpoint)
     served()
     await asyncio.gather(*[worker.keep() for worker in workers])
 

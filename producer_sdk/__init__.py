@@ -15,6 +15,7 @@ from __future__ import annotations
 from client_core.admin import (
     AccessRule,
     Admin,
+    AgeBucket,
     AsyncAdmin,
     AuditOutcome,
     AuditRecord,
@@ -29,6 +30,8 @@ from client_core.admin import (
     GroupMode,
     GroupProgress,
     MessageInfo,
+    Overview,
+    PendingOfGroup,
     PurgeProgress,
     QueueInfo,
     Quota,
@@ -84,6 +87,7 @@ from producer_sdk.transaction_producer import TransactionProducer
 __all__ = [
     "AccessRule",
     "Admin",
+    "AgeBucket",
     "AsyncAdmin",
     "AsyncProducer",
     "AsyncTransaction",
@@ -122,6 +126,8 @@ __all__ = [
     "Message",
     "MessageInfo",
     "OperatorAction",
+    "Overview",
+    "PendingOfGroup",
     "PrepareUnconfirmed",
     "Producer",
     "PurgeProgress",

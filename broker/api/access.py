@@ -196,6 +196,7 @@ CALLS: Mapping[str, Entry] = {
         items=True,
         changes=lambda request: f"transactions of {request.producer_group or 'all groups'}",
     ),
+    f"{_V1}AdminService/GetOverview": Entry(lambda _: [Need(Action.LIST, Kind.CLUSTER, "overview")], items=True),
     f"{_V1}AdminService/ListBrokers": Entry(lambda _: [Need(Action.LIST, Kind.CLUSTER, "brokers")]),
     f"{_V1}AdminService/ListClients": Entry(_clients, items=True),
     f"{_V1}AdminService/GrantAccess": Entry(_access(Action.UPDATE), items=True, changes=_granting),

@@ -9,7 +9,7 @@ from broker.errors import InvalidArgument
 from broker.ports.connections import ClientKind
 from broker.services.operating.cluster import ClientSearch
 from broker.services.rights import CALLER
-from broker.wire.times import timestamp
+from broker.wire.times import fill_duration, timestamp
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:
@@ -25,6 +25,37 @@ class ClusterAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Administration of brokers and clients."""
 
     _cluster: ClusterOperations
+
+    async def GetOverview(
+        self, request: admin_pb2.GetOverviewRequest, context: _Context
+    ) -> admin_pb2.GetOverviewResponse:
+        """Returns what there is in all."""
+        found = await self._cluster.overview(CALLER.get().judge(Action.LIST, Kind.GROUP))
+        response = admin_pb2.GetOverviewResponse(
+            time=timestamp(found.time),
+            database=found.database,
+            schema_version=found.schema_version,
+            topics=found.topics,
+            consumer_groups=found.consumer_groups,
+            scheduled=found.scheduled,
+            released=found.released,
+            stored=found.stored,
+            stored_bytes=found.stored_bytes,
+            dead_letters=found.dead_letters,
+        )
+        for each in found.pending:
+            response.pending.add(
+                producer_group=each.producer_group,
+                prepared=each.pending,
+                parked=each.parked,
+                oldest_prepared_at=None if each.since is None else timestamp(each.since),
+                overdue_since=None if each.due_since is None else timestamp(each.due_since),
+            )
+        for bucket in found.ages:
+            added = response.ages.add(prepared=bucket.prepared, parked=bucket.parked)
+            if bucket.up_to is not None:
+                fill_duration(added.up_to, bucket.up_to)
+        return response
 
     async def ListBrokers(
         self, request: admin_pb2.ListBrokersRequest, context: _Context

@@ -107,7 +107,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
             place_of(context.peer()),
             library_of(context),
             CALLER.get().name,
-            [subscription.group],
+            [subscription.group_name],
             subscription.topics,
             subscription.figures,
         )

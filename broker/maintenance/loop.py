@@ -60,6 +60,7 @@ class Loop(ABC):
             if isinstance(error, StorageUnavailable) and not isinstance(error, RowsLocked):
                 raise
             self._report(f"{self.name}, {what}", error)
+            self.observer.piece_failed(self.name)
 
     def _report(self, what: str, error: Exception) -> None:
         if isinstance(error, RowsLocked) or (

@@ -71,13 +71,27 @@ class VerdictWork:
     traceparent: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a verdict decided: the transaction's producer group, its half messages, and microseconds since it began."""
+
+    group_id: int
+    halves: int
+    after: int
+
+
 @dataclass(slots=True)
 class TransactionOutcome:
-    """State of a transaction after some work; `released` has the places of its messages, when committed."""
+    """State of a transaction after some work; `released` has the places of its messages, when committed.
+
+    Attributes:
+        decided: set where this work has decided it; None where it was decided before, or still is not.
+    """
 
     transaction_id: bytes
     state: TransactionState
     released: Sequence[Place] = ()
+    decided: Decided | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

@@ -82,6 +82,7 @@ class ForwardService:
         sent = [await self._sending.sent(item, place, released) for item, place in zip(work, done.places, strict=True)]
         self._wakeups.arrived(released)
         self._wakeups.leases_free(done.frees)
+        self._sending.tell_stored([item.message for item in work])
         return sent
 
     async def _work(self, ids: Sequence[bytes], messages: Sequence[OrdinaryMessage]) -> list[SendWork]:

@@ -6,6 +6,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS.
 
 from __future__ import annotations
 
+import threading
 from importlib.metadata import version
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -15,6 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from broker.tracing.message_tracer import MessageTracer
 
+CLOSING = 2.0
 NAME = "halfmq-broker"
 """The service's name, unless OTEL_SERVICE_NAME says another one."""
 
@@ -34,8 +36,10 @@ class ExportingTracer(MessageTracer):
         super().__init__(self._provider, broker_id)
 
     def close(self) -> None:
-        """Sends what is left, for some seconds at most."""
-        self._provider.shutdown()
+        """Sends what is left, for CLOSING seconds at most: a collector may be away."""
+        closing = threading.Thread(target=self._provider.shutdown, name="halfmq-traces", daemon=True)
+        closing.start()
+        closing.join(CLOSING)
 
 
 def _from_environment() -> Resource:

@@ -12,13 +12,13 @@ class ConcurrencyLimit:
     def __init__(self, what: str, most: int) -> None:
         """Takes its name for error texts, and the limit."""
         self._what = what
-        self._most = most
+        self.most = most
         self.under_way = 0
 
     @property
     def full(self) -> bool:
         """Whether the limit is reached."""
-        return self.under_way >= self._most
+        return self.under_way >= self.most
 
     def check(self) -> None:
         """Checks whether one more is allowed.

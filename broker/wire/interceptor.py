@@ -161,6 +161,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         # Reflection, and RocketMQ's protocol, which counts its own streams, too, and refuses them first.
         self._others = ConcurrencyLimit("streams of other services", 2 * max_streams + MORE_STREAMS)
 
+    def in_use(self) -> list[tuple[str, float, float]]:
+        """What is in use and how much may be, by name; may be asked in any thread."""
+        counted = [
+            ("calls", self.calls),
+            ("streams", self.streams),
+            ("look_ups", self._look_ups),
+            ("health_watches", self._watches),
+            ("other_streams", self._others),
+        ]
+        return [
+            *[(name, limit.under_way, limit.most) for name, limit in counted],
+            ("request_bytes", self.budget.taken, self.budget.most),
+            ("response_bytes", self.responses.taken, self.responses.most),
+        ]
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],

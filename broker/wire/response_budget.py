@@ -27,7 +27,7 @@ class ResponseBudget:
 
     def __init__(self, most: int) -> None:
         """Takes the limit; each connection may use a quarter of it."""
-        self._most = most
+        self.most = most
         self.taken = 0
         self._by_peer: defaultdict[str, int] = defaultdict(int)
 
@@ -42,10 +42,10 @@ class ResponseBudget:
             return None
         peer = context.peer()
         theirs = self._by_peer.get(peer, 0)
-        if (theirs and theirs + size > self._most // _CONNECTIONS) or (self.taken and self.taken + size > self._most):
+        if (theirs and theirs + size > self.most // _CONNECTIONS) or (self.taken and self.taken + size > self.most):
             raise Overloaded(
                 f"Answers of {theirs} bytes wait here for this connection to read them, of {self.taken} bytes for all,"
-                f" and {self._most // _CONNECTIONS} and {self._most} are allowed; read them, or come back a little"
+                f" and {self.most // _CONNECTIONS} and {self.most} are allowed; read them, or come back a little"
                 " later, or go to another broker.",
                 retry_after=RETRY_AFTER,
             )

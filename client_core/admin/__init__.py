@@ -8,7 +8,15 @@ from __future__ import annotations
 from client_core.admin.access import AccessRule, AuditOutcome, AuditRecord, Quota
 from client_core.admin.admin import Admin
 from client_core.admin.async_admin import AsyncAdmin
-from client_core.admin.cluster import BrokerStatus, ClientKind, ConnectedClient, GroupLag
+from client_core.admin.cluster import (
+    AgeBucket,
+    BrokerStatus,
+    ClientKind,
+    ConnectedClient,
+    GroupLag,
+    Overview,
+    PendingOfGroup,
+)
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.messages import (
     DeadLetter,
@@ -24,6 +32,7 @@ from client_core.admin.transactions import Resolution, ResolveProgress, Transact
 __all__ = [
     "AccessRule",
     "Admin",
+    "AgeBucket",
     "AsyncAdmin",
     "AuditOutcome",
     "AuditRecord",
@@ -38,6 +47,8 @@ __all__ = [
     "GroupMode",
     "GroupProgress",
     "MessageInfo",
+    "Overview",
+    "PendingOfGroup",
     "PurgeProgress",
     "QueueInfo",
     "Quota",

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from datetime import datetime, timedelta
 
-__all__ = ["AsyncCluster", "BrokerStatus", "ClientKind", "ConnectedClient", "GroupLag"]
+__all__ = [
+    "AgeBucket",
+    "AsyncCluster",
+    "BrokerStatus",
+    "ClientKind",
+    "ConnectedClient",
+    "GroupLag",
+    "Overview",
+    "PendingOfGroup",
+]
 
 _PAGE = 1000
 
@@ -167,8 +176,110 @@ class GroupLag:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PendingOfGroup:
+    """Transactions without a verdict of a producer group.
+
+    Attributes:
+        producer_group: The group.
+        prepared: Those that are checked.
+        parked: Those that wait for an operator.
+        oldest_prepared_at: When the oldest of those that are checked was prepared (database time, UTC); None: none is.
+        overdue_since: Since when a check is overdue; None: none is.
+    """
+
+    producer_group: str
+    prepared: int
+    parked: int
+    oldest_prepared_at: datetime | None
+    overdue_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgeBucket:
+    """Transactions without a verdict whose age is in a range.
+
+    Attributes:
+        up_to: Up to this age; None: any greater one.
+        prepared: How many are PREPARED.
+        parked: How many are PARKED.
+    """
+
+    up_to: timedelta | None
+    prepared: int
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What there is in all; numbers are counted up to 100,000 of each kind, those of transactions in each group.
+
+    Attributes:
+        time: Database time (UTC).
+        database: Database and its version.
+        schema_version: Version of its tables.
+        pending: Producer groups with transactions without a verdict.
+        ages: These transactions by their age, the youngest first; only those whose ids begin with the time.
+        topics: Topics, without dead letter topics.
+        consumer_groups: Consumer groups.
+        scheduled: Messages that wait for their delivery time.
+        released: Messages ever released to the topics that are there, dead letters included.
+        stored: Messages that are kept.
+        stored_bytes: Bytes of their bodies.
+        dead_letters: Dead letters that are kept.
+    """
+
+    time: datetime | None
+    database: str
+    schema_version: str
+    pending: tuple[PendingOfGroup, ...]
+    ages: tuple[AgeBucket, ...]
+    topics: int
+    consumer_groups: int
+    scheduled: int
+    released: int
+    stored: int
+    stored_bytes: int
+    dead_letters: int
+
+    @classmethod
+    def of(cls, found: pb.GetOverviewResponse) -> Overview:
+        """Reads the wire form."""
+        return cls(
+            time=read_time(found.time),
+            database=found.database,
+            schema_version=found.schema_version,
+            pending=tuple(
+                PendingOfGroup(
+                    each.producer_group,
+                    each.prepared,
+                    each.parked,
+                    read_time(each.oldest_prepared_at),
+                    read_time(each.overdue_since),
+                )
+                for each in found.pending
+            ),
+            ages=tuple(
+                AgeBucket(read_span(each.up_to) if each.HasField("up_to") else None, each.prepared, each.parked)
+                for each in found.ages
+            ),
+            topics=found.topics,
+            consumer_groups=found.consumer_groups,
+            scheduled=found.scheduled,
+            released=found.released,
+            stored=found.stored,
+            stored_bytes=found.stored_bytes,
+            dead_letters=found.dead_letters,
+        )
+
+
 class AsyncCluster(AsyncTransactions):
     """The part of AsyncAdmin that is about brokers, clients, and all groups."""
+
+    async def overview(self) -> Overview:
+        """Returns what there is in all: transactions without a verdict by group and by age, messages, the database."""
+        found = await self._link.call(lambda broker: broker.admin.GetOverview, pb.GetOverviewRequest())
+        return Overview.of(found)
 
     async def list_brokers(self) -> list[BrokerStatus]:
         """Returns the brokers on this database, by their names; one that stopped silently for some minutes more."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from client_core.admin.cluster import BrokerStatus, ClientKind, ConnectedClient, GroupLag
+    from client_core.admin.cluster import BrokerStatus, ClientKind, ConnectedClient, GroupLag, Overview
     from client_core.admin.transactions import Resolution, ResolveProgress, TransactionSummary
     from client_core.results import TransactionInfo, TransactionResult
     from client_core.states import TransactionState, VerdictSource
@@ -130,6 +130,10 @@ class Operations(AdminRunner):
                 dry_run=dry_run,
             )
         )
+
+    def overview(self) -> Overview:
+        """Returns what there is in all: transactions without a verdict by group and by age, messages, the database."""
+        return self._runner.run(self._core.overview())
 
     def list_brokers(self) -> list[BrokerStatus]:
         """Returns the brokers on this database, by their names; one that stopped silently for some minutes more."""

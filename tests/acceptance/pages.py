@@ -30,7 +30,7 @@ _VOLATILE = (
     (re.compile(r'("broker_id": )"[^"]+"'), r'\1"<broker>"'),
     (re.compile(r'("lag_time": )"[^"]+"'), r'\1"<time>"'),
     (re.compile(r'("topic_id": )"\d+-\d+"'), r'\1"<topic>"'),
-    (re.compile(r'("(?:host|endpoint|version|address|library)": )"[^"]+"'), r'\1"<of the machine>"'),
+    (re.compile(r'("(?:host|endpoint|version|schema_version|address|library)": )"[^"]+"'), r'\1"<of the machine>"'),
     (re.compile(r'("pid": )\d+'), r"\1 0"),
 )
 

@@ -30,6 +30,9 @@ from broker.storage.groups import groups, holders, lags
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
+from broker.storage.sampling import overview, totals
+from broker.storage.sampling.lags import Lags
+from broker.storage.sampling.pending import pending_of_groups
 from broker.storage.transactions import checks, decided, halves, transaction_queries, verdicts
 from conformance import bulk
 from conformance.bulk import (
@@ -51,6 +54,7 @@ from support.databases import Kind, create_database, drop_database, server_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from broker.ports.sampling import Lag
     from broker.storage.engine.session import Session
 
 pytestmark = pytest.mark.timeout(600)
@@ -403,6 +407,45 @@ def test_what_a_tenant_uses_is_found_by_its_names(past: Past, stale: bool) -> No
     plans_hold(past, measured)
 
 
+def lags_of(session: Session) -> list[Lag]:
+    found = Lags(START)
+    assert found.add_progress(session, (0, 0)) is None
+    assert found.add_leases(session, 0) is None
+    return sorted(found.finish(session), key=lambda lag: lag.consumer_group)
+
+
+IN_FLIGHT = bulk.LEASES - DUE_LEASES
+# Of what samples look at: (work, what it finds, rows that may be read)
+SAMPLES = {
+    "totals": (lambda session: totals.totals(session).scheduled, bulk.SCHEDULED, 3 * bulk.SCHEDULED),
+    "dead letters": (lambda session: len(totals.dead_letters(session)), 0, CONSTANT),
+    "pending": (
+        lambda session: sum(each.pending + each.parked for each in pending_of_groups(session, START)),
+        PENDING,
+        # Each entry of the index twice at most, where the server does not skip from group to group.
+        3 * PENDING,
+    ),
+    "lags": (
+        lambda session: sum(lag.in_flight for lag in lags_of(session)),
+        IN_FLIGHT,
+        # Leases, progress with its queues, and the first messages of each.
+        bulk.LEASES + 8 * 4 * bulk.QUEUES,
+    ),
+}
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_for_metrics_reads_what_is_open_and_nothing_of_the_past(past: Past, name: str, stale: bool) -> None:
+    past.pretend(stale=stale)
+    work, expected, most = SAMPLES[name]
+    measured = past.reads(work)
+    assert measured.result == expected
+    assert measured.reads <= most + CONSTANT
+    # They are counted up to a bound, and read in the order of the key up to a bound.
+    plans_hold(past, measured, may_scan=frozenset({"totals": {"scheduled_message"}, "lags": {"lease"}}.get(name, ())))
+
+
 def test_a_pull_that_finds_nothing_reads_next_to_nothing(past: Past) -> None:
     past.pretend(stale=False)
 
@@ -481,6 +524,15 @@ def test_listing_what_was_decided_reads_a_limited_part(past: Past, search: Decid
     # Index entries, the rows behind them, and a page with its groups; no more where few match.
     assert measured.reads <= 2 * decided.MOST_READ + 6 * search.limit + CONSTANT
     plans_hold(past, measured)
+
+
+def test_an_overview_reads_index_entries_of_what_is_pending(past: Past) -> None:
+    past.pretend(stale=False)
+    measured = past.reads(lambda session: overview.overview(session, START, "", ""))
+    assert sum(each.pending + each.parked for each in measured.result.pending) > 0
+    # The entries of half_due for their numbers and for their ages; scheduled messages; the groups' oldest.
+    assert measured.reads <= 6 * PENDING + 3 * bulk.SCHEDULED + 20 * CONSTANT
+    plans_hold(past, measured, may_scan=frozenset({"scheduled_message"}))
 
 
 def test_the_lag_of_groups_reads_their_own_rows(past: Past) -> None:

@@ -72,7 +72,8 @@ def content(url: str) -> dict[str, Any]:
                 f" FROM information_schema.statistics WHERE {where} 1, 2, 3"
             ),
         }
-        return found | {name: sorted(rows(f"SELECT * FROM {name}"), key=repr) for name, *_ in tables}
+        # Views have no engine, and what is in them depends on the time.
+        return found | {name: sorted(rows(f"SELECT * FROM {name}"), key=repr) for name, engine, _ in tables if engine}
 
 
 class Migrated:

@@ -206,7 +206,7 @@ def test_a_user_without_rights_is_told_which(kind: Kind) -> None:
                     refused = run_serve("--database", theirs)
                     refused.names("database", user, f"lacks the right {lacking}", "GRANT SELECT, INSERT", "CREATE")
                     assert "secret" not in refused.errors
-                cursor.execute(f"GRANT ALTER, DROP, DELETE ON {parts.path[1:]}.* TO {user}@'%'")
+                cursor.execute(f"GRANT ALTER, DROP, DELETE, CREATE VIEW ON {parts.path[1:]}.* TO {user}@'%'")
                 with closing(Database(theirs)) as opened:
                     migrate(opened)
             finally:

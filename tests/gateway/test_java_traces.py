@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from producer_sdk import Producer
 from support.gateways import Gateway
 from support.java_and_go import OfficialProcess, tracing_agent
 from support.operators import Operator
 from support.otlp import ReceivedSpan, TraceReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 JAVA, BROKER = "java-client", "halfmq-broker"
@@ -89,3 +91,15 @@ def test_its_messages_are_traced_over_store_check_release_and_delivery(
     assert (check.attributes["messaging.halfmq.answer"], check.links) == ("COMMIT", [asked.id])
     (release,) = [each for each in spans if each.name == "release"]
     assert release.attributes["messaging.halfmq.verdict_source"] == "check"
+
+
+def test_a_collector_that_is_away_holds_nothing_up(tmp_path: Path, unique: Callable[[str], str]) -> None:
+    context = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    with Gateway(f"sqlite:///{tmp_path / 'halfmq.db'}", variables, traces=True, auto_create=True) as gateway:
+        with Producer(gateway.endpoint) as producer:
+            for number in range(100):
+                producer.send(unique("orders"), f"{number}", properties=context)
+        began = time.monotonic()
+        assert gateway.broker.stop() == 0
+        assert time.monotonic() - began < 10

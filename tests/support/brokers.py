@@ -51,7 +51,9 @@ class BrokerProcess:
         self._said = threading.Condition()
         self.endpoint = ""
         self.admin_endpoint = ""
+        self.metrics_endpoint = ""
         self._has_two = "admin_listen" in settings
+        self._has_metrics = "metrics_listen" in settings
         self._launch()
 
     def _launch(self) -> None:
@@ -63,6 +65,8 @@ class BrokerProcess:
         self.endpoint = self.process.stdout.readline().strip()
         if self._has_two and self.endpoint:
             self.admin_endpoint = self.process.stdout.readline().strip()
+        if self._has_metrics and self.endpoint:
+            self.metrics_endpoint = self.process.stdout.readline().strip()
         watchdog.cancel()
         if not self.endpoint:
             self.process.wait(STOP_SECONDS)

@@ -10,6 +10,7 @@ from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_client_id, check_count
 from broker.errors import InvalidArgument, NotFound
 from broker.ports.delivery import JoinWork
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.consuming.subscription import Subscription
 from broker.services.ids import new_id
@@ -34,10 +35,13 @@ class DeliveryService:
         catalog: Catalog,
         wakeups: Wakeups,
         config: DeliveryConfig,
+        observer: Observer = NO_OBSERVER,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Takes the ports of leases and receipts, the catalog, the wake-ups, the bounds, and the tracer."""
+        """Takes the ports of leases and receipts, the catalog, the wake-ups, the bounds, observer and tracer."""
+        self._observer = observer
         self._tracer = tracer
+        self._open_streams: set[Subscription] = set()
         self._leases = leases
         self._receipts = receipts
         self._catalog = catalog
@@ -72,7 +76,17 @@ class DeliveryService:
             wakeups=self._wakeups,
             config=self._config,
             tracer=self._tracer,
+            observer=self._observer,
+            open_streams=self._open_streams,
         )
+
+    def streams(self) -> dict[str, tuple[int, int]]:
+        """Consumers with a stream here, and their credits, by group; may be asked in any thread."""
+        found: dict[str, tuple[int, int]] = {}
+        for each in list(self._open_streams):
+            streams, credits_ = found.get(each.group_name, (0, 0))
+            found[each.group_name] = streams + 1, credits_ + each.credits
+        return found
 
     async def join(self, request: SubscribeRequest) -> tuple[ConsumerGroup, list[Topic]]:
         """The group to claim for (a member of it, when it is broadcasting), and the topics.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError, NotFound, Overloaded, StorageUnavailable
 from broker.ports.delivery import ClaimWork, NackWork
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.connections import Figures
 from broker.services.wakeups import signal
@@ -83,7 +84,9 @@ class Subscription:
         join: Join,
         wakeups: Wakeups,
         config: DeliveryConfig,
+        observer: Observer = NO_OBSERVER,
         tracer: Tracer = NO_TRACER,
+        open_streams: set[Subscription] | None = None,
     ) -> None:
         """Takes the request, the membership, and the ports.
 
@@ -95,9 +98,13 @@ class Subscription:
             join: joins again, after the group or a topic was deleted.
             wakeups: the wake-ups.
             config: bounds of delivery.
+            observer: notified of what is delivered.
             tracer: what records traces of messages.
+            open_streams: all consumers with a stream here; this one is among them while its batches are read.
         """
         self._tracer = tracer
+        self._observer = observer
+        self._open_streams = set() if open_streams is None else open_streams
         self._request = request
         self._group, self._topics = membership
         self._leases = leases
@@ -118,11 +125,6 @@ class Subscription:
         self._delivered = 0
 
     @property
-    def group(self) -> str:
-        """The name of its group."""
-        return self._request.group
-
-    @property
     def topics(self) -> Sequence[str]:
         """The names of its topics."""
         return self._request.topics
@@ -130,6 +132,16 @@ class Subscription:
     def figures(self) -> Figures:
         """What it may still be sent, and what it was sent."""
         return Figures(self._credits, self._byte_credits, self._delivered)
+
+    @property
+    def group_name(self) -> str:
+        """The group's name, also where this is a member of a broadcasting one."""
+        return self._request.group
+
+    @property
+    def credits(self) -> int:
+        """Messages that the consumer may still get."""
+        return self._credits
 
     def grant(self, messages: int, body_bytes: int = 0) -> None:
         """Grants more credits: messages, and bytes of bodies, which have no limit until some are granted."""
@@ -193,7 +205,18 @@ class Subscription:
             raise
         if isinstance(outcome, BrokerError):
             raise outcome
+        if outcome.parts and self._observer is not NO_OBSERVER:
+            self._tell(outcome.parts)
         return outcome
+
+    def _tell(self, parts: Sequence[Delivered]) -> None:
+        for part in parts:
+            size = sum([len(message.body) for message in part.messages])
+            first = part.messages[0]
+            visible = (part.expires_at - self.lease_time - first.stored_at) / 1_000_000
+            self._observer.messages_delivered(
+                self.group_name, first.topic, len(part.messages), size, part.attempt, visible
+            )
 
     async def give_back(self, handed_out: Sequence[HandedOut]) -> None:
         """Returns messages that never reached the consumer, for the next one."""
@@ -240,6 +263,7 @@ class Subscription:
         """
         ahead: asyncio.Task[Claimed] | None = None
         quick = caught_up = False
+        self._open_streams.add(self)
         try:
             while True:
                 with self._listen() as event:
@@ -283,6 +307,7 @@ class Subscription:
                         pause = BUSY_PAUSE if claimed.more else LONGEST_SLEEP
                         await signal(event, asyncio.get_running_loop().time() + pause)
         finally:
+            self._open_streams.discard(self)
             if ahead is not None:
                 await asyncio.shield(self._give_up(ahead))
 
@@ -319,7 +344,7 @@ class Subscription:
 
     def _trace(self, claimed: Claimed, began: int) -> None:
         if self._tracer.enabled and claimed.parts:
-            self._tracer.delivered(claimed.parts, self.group, self.client_id, began)
+            self._tracer.delivered(claimed.parts, self.group_name, self.client_id, began)
 
     def _most_bytes(self) -> int:
         """Of one claim, unless its first message has more."""

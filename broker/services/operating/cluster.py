@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,10 +14,13 @@ from broker.services.paging import page_limit
 if TYPE_CHECKING:
     from broker.domain.clock import Clock
     from broker.ports.connections import BrokerStatus, ConnectedClient, ConnectionStore
+    from broker.ports.sampling import Overview, OverviewStore
     from broker.services.judges import Judge
 
 ALIVE = 15_000_000
 """Microseconds since the last report of a broker that counts as alive: three of its intervals."""
+COUNT_EVERY = 1.0
+"""Seconds between two counts of what there is."""
 LONGEST_TOKEN = 1_000
 
 
@@ -32,10 +36,27 @@ class ClientSearch:
 class ClusterOperations:
     """Lists brokers and their clients."""
 
-    def __init__(self, store: ConnectionStore, clock: Clock) -> None:
-        """Takes the port of what brokers report, and the database's clock."""
+    def __init__(self, store: ConnectionStore, counts: OverviewStore, clock: Clock) -> None:
+        """Takes the ports of what brokers report and of what there is, and the database's clock."""
         self._store = store
+        self._counts = counts
         self._clock = clock
+        self._counting: asyncio.Task[Overview] | None = None
+        self._counted_at = float("-inf")
+
+    async def overview(self, may: Judge | None = None) -> Overview:
+        """What there is in all, counted once a second at most, however many ask.
+
+        `may`: the producer groups that may be seen; None: all.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._counting is None or (self._counting.done() and now - self._counted_at >= COUNT_EVERY):
+            self._counted_at = now
+            self._counting = asyncio.create_task(self._counts.overview())
+        found = await asyncio.shield(self._counting)
+        if may is None:
+            return found
+        return replace(found, pending=[each for each in found.pending if may(each.producer_group)])
 
     async def brokers(self) -> list[tuple[BrokerStatus, bool]]:
         """The brokers by their names, and whether each one reported lately."""

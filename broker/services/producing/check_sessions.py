@@ -147,6 +147,10 @@ class CheckSessions:
         """Groups with a producer at this broker."""
         return [group_id for group_id, members in self._by_group.items() if any(not each.closed for each in members)]
 
+    def streams(self) -> dict[int, int]:
+        """Numbers of open streams, by group; may be asked in any thread."""
+        return {group_id: len(members) for group_id, members in list(self._by_group.items())}
+
     def is_silent(self, group_id: int) -> bool:
         """Whether all local producers of a group leave checks unanswered."""
         return all(each.silent for each in self._by_group.get(group_id, {}) if not each.closed)
@@ -183,7 +187,9 @@ class CheckSessions:
             start = (check.check_number + int.from_bytes(own[-4:], "big")) % len(some) if some else 0
             some = [*some[start:], *some[:start]]
             for session in some:
-                session.silent = session.silent or session.owes(own)
+                if session.owes(own):
+                    session.silent = True
+                    self._observer.check_unanswered(check.producer_group_id)
             even = self._sent % EVEN_TURN == 0
             some.sort(key=lambda session: (session.owes(own), session.silent and not even))
             order += some

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from broker.domain.limits import MAX_SINK_NAME, check_name
 from broker.errors import BrokerError, InvalidArgument, NotFound
 from broker.ports.epochs import NO_EPOCH, SINK_GROUP, EpochWrites, SinkWork
+from broker.ports.observer import NO_OBSERVER, Observer
+from broker.services.producing.telling import TRANSACTION, tell_stored
 from broker.services.producing.validation import HalfTransaction, names_deleted_topic
 
 if TYPE_CHECKING:
@@ -30,8 +32,16 @@ MAX_POSITION_BYTES = 1024 * 1024
 class EpochService:
     """Stores half messages of epochs, and commits each epoch as a whole."""
 
-    def __init__(self, store: EpochStore, catalog: Catalog, validator: MessageValidator, wakeups: Wakeups) -> None:
-        """Takes the port of epochs, the validator, and the wake-ups."""
+    def __init__(
+        self,
+        store: EpochStore,
+        catalog: Catalog,
+        validator: MessageValidator,
+        wakeups: Wakeups,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        """Takes the port of epochs, the validator, the wake-ups, and the observer."""
+        self._observer = observer
         self._store = store
         self._catalog = catalog
         self._validator = validator
@@ -90,6 +100,8 @@ class EpochService:
             outcome = await self._store.prepare_epoch(SinkWork(epoch, attempt_id, halves))
         if isinstance(outcome, BrokerError):
             raise outcome
+        if not outcome:
+            tell_stored(self._observer, messages, TRANSACTION)
         return outcome
 
     async def commit(
@@ -128,6 +140,8 @@ class EpochService:
             work = [await self._validator.half_work_again(each) for each in work]
             done = await self._store.commit_epoch(epoch, attempts, EpochWrites(work, position), after)
         self._wakeups.released(done.end_offsets)
+        for each in transactions:
+            tell_stored(self._observer, each.messages, TRANSACTION)
         return done
 
     async def _written(self, group_id: int, index: int, transaction: HalfTransaction) -> PrepareWork:

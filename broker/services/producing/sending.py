@@ -9,9 +9,11 @@ from broker.domain.ids import message_id
 from broker.domain.message import LogPosition, Message
 from broker.errors import BehindRefused, BrokerError, InvalidArgument, Overloaded, StorageUnavailable
 from broker.ports.log import Duplicate, RecallWork, SendWork
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.ids import new_id
 from broker.services.positions import Released
+from broker.services.producing.telling import tell_refused, tell_stored
 from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
@@ -53,9 +55,11 @@ class SendService:
         validator: MessageValidator,
         positions: Positions,
         wakeups: Wakeups,
+        observer: Observer = NO_OBSERVER,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Takes the log, the validator, the wake-ups, and the tracer."""
+        """Takes the log, the validator, the wake-ups, the observer, and the tracer."""
+        self._observer = observer
         self._tracer = tracer
         self._log = log
         self._validator = validator
@@ -109,7 +113,18 @@ class SendService:
                     self._tracer.stored("send", sent.message_id, [sent.message], "", began)
                 outcomes[index] = await self.sent(sent, done, released)
         self._wakeups.arrived(released)
+        self._tell(work, indexes, outcomes)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _tell(self, work: Sequence[SendWork], indexes: Sequence[int], outcomes: Sequence[object]) -> None:
+        if self._observer is not NO_OBSERVER:
+            done = zip(work, indexes, strict=True)
+            self.tell_stored([item.message for item, index in done if _is_new(outcomes[index])])
+            tell_refused(self._observer, outcomes)
+
+    def tell_stored(self, messages: Sequence[Message]) -> None:
+        """Tells the observer of messages that were stored."""
+        tell_stored(self._observer, messages)
 
     async def _appended(self, work: list[SendWork], now: int) -> list[Place | Duplicate | BrokerError]:
         done: list[Place | Duplicate | BrokerError] = list(await self._log.send(work))
@@ -214,6 +229,10 @@ class _Groups:
 
 
 _UNREADABLE = Message("", b"")
+
+
+def _is_new(outcome: object) -> bool:
+    return isinstance(outcome, Sent) and not outcome.duplicate
 
 
 def _gone(work: Sequence[SendWork], done: Sequence[object]) -> set[int]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, InvalidArgument, NotFound, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.log import SendWork
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.submissions import PassedOver, SubmissionWork
 from broker.services.ids import new_id
 from broker.services.producing.sending import order_of
+from broker.services.producing.telling import tell_stored
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -52,8 +54,11 @@ class _Trouble:
 class SubmissionService:
     """Turns committed submissions into messages."""
 
-    def __init__(self, store: SubmissionStore, validator: MessageValidator, wakeups: Wakeups) -> None:
-        """Takes the store, the validator, and the wake-ups."""
+    def __init__(
+        self, store: SubmissionStore, validator: MessageValidator, wakeups: Wakeups, observer: Observer = NO_OBSERVER
+    ) -> None:
+        """Takes the store, the validator, the wake-ups, and the observer."""
+        self._observer = observer
         self._store = store
         self._validator = validator
         self._wakeups = wakeups
@@ -123,10 +128,20 @@ class SubmissionService:
         if len(found) == 1 and not done.busy:
             self._troubled.pop(found[0].number, None)
         self._remember(found, done)
+        self._tell(work, done)
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
         for name in sorted(done.held, key=str)[: MOST_PASSED_OVER - len(self._held)]:
             self._held[name] = time.monotonic() + REST_HELD
         return self._released(done)
+
+    def _tell(self, work: Sequence[SubmissionWork], done: ReleasedSubmissions) -> None:
+        if self._observer is NO_OBSERVER or done.busy:
+            return
+        left = {*done.refused, *done.pending, *done.deferred}
+        sent = [item.send.message for item in work if isinstance(item.send, SendWork) and item.number not in left]
+        tell_stored(self._observer, sent)
+        if done.refused:
+            self._observer.items_refused("SUBMISSION_REFUSED", len(done.refused))
 
     def _passed_over(self) -> PassedOver:
         """What is not read."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, NotFound
+from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.ports.transactions import TransactionOutcome, VerdictWork
 from broker.services.positions import Released
+from broker.services.producing.telling import TRANSACTION, tell_refused, tell_stored
 from broker.services.producing.validation import names_deleted_topic
 
 if TYPE_CHECKING:
@@ -44,9 +47,11 @@ class TransactionService:
         validator: MessageValidator,
         positions: Positions,
         wakeups: Wakeups,
+        observer: Observer = NO_OBSERVER,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Takes the port of transactions, the validator, the wake-ups, and the tracer."""
+        """Takes the port of transactions, the validator, the wake-ups, the observer, and the tracer."""
+        self._observer = observer
         self._tracer = tracer
         self._store = store
         self._catalog = catalog
@@ -83,6 +88,10 @@ class TransactionService:
             self._trace_prepared(work, stored, producer_group, began)
         for index, done in zip(indexes, stored, strict=True):
             outcomes[index] = done if isinstance(done, BrokerError) else await self._placed(done)
+        if self._observer is not NO_OBSERVER:
+            placed = [item for index, item in zip(indexes, work, strict=True) if _is_placed(outcomes[index])]
+            tell_stored(self._observer, [half.message for item in placed for half in item.halves], TRANSACTION)
+            tell_refused(self._observer, outcomes)
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _trace_prepared(
@@ -127,8 +136,8 @@ class TransactionService:
                 transaction. None: for all.
         """
         self.limits.check_items(len(verdicts), "transaction_ids")
+        began, traced_from = time.monotonic(), self._tracer.now()
         work = [verdict for verdict in verdicts if isinstance(verdict, VerdictWork)]
-        began = self._tracer.now()
         decided = iter(await (self._store.decide(work) if may is None else self._decide_within(work, may)))
         outcomes: list[PlacedOutcome | BrokerError] = []
         released = Released()
@@ -136,17 +145,34 @@ class TransactionService:
             done = verdict if isinstance(verdict, BrokerError) else next(decided)
             if isinstance(done, TransactionOutcome):
                 if self._tracer.enabled and isinstance(verdict, VerdictWork):
-                    self._trace_decided(verdict, done, began)
+                    self._trace_decided(verdict, done, traced_from)
                 outcomes.append(await self._placed(done, released))
             else:
                 outcomes.append(done)
+            self._tell_decided(verdict, done)
         self._wakeups.arrived(released)
+        if self._observer is not NO_OBSERVER:
+            if released.end_offsets:
+                self._observer.messages_released(time.monotonic() - began)
+            tell_refused(self._observer, outcomes)
         return outcomes
 
     def _trace_decided(self, verdict: VerdictWork, done: TransactionOutcome, began: int) -> None:
         name = "commit" if verdict.commit else "rollback"
         source = verdict.source.name.lower()
         self._tracer.decided(verdict.transaction_id, name, source, verdict.traceparent, len(done.released), began)
+
+    def _tell_decided(self, verdict: VerdictWork | BrokerError, done: TransactionOutcome | BrokerError) -> None:
+        if (
+            self._observer is NO_OBSERVER
+            or isinstance(verdict, BrokerError)
+            or isinstance(done, BrokerError)
+            or done.decided is None
+        ):
+            return
+        new = done.decided
+        name = "COMMIT" if verdict.commit else "ROLLBACK"
+        self._observer.transaction_decided(new.group_id, name, verdict.source.name, new.halves, new.after / 1_000_000)
 
     async def _decide_within(self, work: Sequence[VerdictWork], may: Judge) -> list[TransactionOutcome | BrokerError]:
         groups = self._catalog.numbered_producer_groups
@@ -168,3 +194,7 @@ class TransactionService:
     async def _placed(self, outcome: TransactionOutcome, released: Released | None = None) -> PlacedOutcome:
         positions = await self._positions.of_transaction(outcome.transaction_id, outcome.released, released)
         return PlacedOutcome(outcome.transaction_id, outcome.state, positions)
+
+
+def _is_placed(outcome: object) -> bool:
+    return isinstance(outcome, PlacedOutcome)

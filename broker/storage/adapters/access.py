@@ -123,6 +123,16 @@ class Access:
         self._open_lanes.append(lane)
         return lane
 
+    @property
+    def lanes(self) -> list[Lane[Any, Any]]:
+        """All lanes."""
+        return list(self._open_lanes)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database could not be used when it was last tried."""
+        return self._database.availability.away
+
     async def _close_access(self) -> None:
         """Waits for submitted work, then closes all connections."""
         for lane in self._open_lanes:
@@ -186,6 +196,10 @@ class Access:
             RowsLocked: another session holds a needed row; the next round retries.
         """
         return await self._chores.run(work, write=True)
+
+    async def _glance(self, work: Callable[[Session], Result]) -> Result:
+        """Runs a query that no caller waits for."""
+        return await self._chores.run(work, write=False)
 
     async def _decide_epoch(
         self, sink: str, work: Callable[[Session], Result], redo: Redo[Result] | None = None, *, long: bool = False

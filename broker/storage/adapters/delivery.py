@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.domain.lease import Receipt
 from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
@@ -82,6 +82,11 @@ class Delivery(Access):
             size_of=lambda item: len(item.offsets) * OFFSET_MEMORY if isinstance(item, AckWork) else 0,
             config=replace(config.lanes, max_items=8192),
         )
+
+    @property
+    def lanes(self) -> list[Lane[Any, Any]]:
+        """All lanes."""
+        return [*super().lanes, self._claims, self._receipts]
 
     async def claim(self, work: Sequence[ClaimWork]) -> list[Claimed | BrokerError]:
         """Delivers messages; returns each consumer's deliveries.

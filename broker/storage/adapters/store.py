@@ -14,6 +14,7 @@ from broker.storage.adapters.groups import Groups
 from broker.storage.adapters.log import Log
 from broker.storage.adapters.queries import Queries
 from broker.storage.adapters.rules import AccessRules
+from broker.storage.adapters.samples import Samples
 from broker.storage.adapters.schedule import Schedule
 from broker.storage.adapters.submissions import Submissions
 from broker.storage.adapters.topics import Topics
@@ -40,6 +41,7 @@ class Store(
     AccessRules,
     Connections,
     Upkeep,
+    Samples,
 ):
     """Implements every port of broker.ports on a database, with a class per noun."""
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from broker.errors import ConfigurationError
+from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine.availability import Availability
 from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.dialects.base import DEFAULT_ANSWER_TIMEOUT, Target
@@ -59,7 +60,11 @@ def parse_url(text: str) -> URL:
 
 
 class Database:
-    """A pool of sessions on one database."""
+    """A pool of sessions on one database.
+
+    Attributes:
+        observer: notified of transactions and their failures.
+    """
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class Database:
         self.target = Target(self.url, answer_timeout, hold_limit, quick)
         self.names = TableNames(table_prefix)
         self.availability = Availability()
+        self.observer = NO_OBSERVER
         self._connecting = threading.local()
         # Of the pool: a discarded session's is replaced.
         self._generation = 0

@@ -186,6 +186,20 @@ class Lane(Generic[Item, Outcome]):
             self._start_batch()
         return await answer
 
+    @property
+    def name(self) -> str:
+        """As shown in logs."""
+        return self._name
+
+    @property
+    def waiting(self) -> tuple[int, int, int]:
+        """What waits: calls, the memory of their items in bytes, and the most that this may be."""
+        return (
+            len(self._waiting) + len(self._held) + len(self._apart),
+            self._waiting_bytes,
+            self._config.max_waiting_bytes,
+        )
+
     async def close(self) -> None:
         """Waits for submitted items, then releases thread and connection."""
         while self._busy or self._held:
@@ -232,6 +246,9 @@ class Lane(Generic[Item, Outcome]):
             return
         self._busy = True
         self._idle.clear()
+        if self._config.observer is not NO_OBSERVER:
+            now = asyncio.get_running_loop().time()
+            self._config.observer.batch_started(self._name, now - batch[0].until + self._config.reconnect_timeout)
         pieces = [entry.items for entry in batch]
         running: asyncio.Future[list[Outcome | BrokerError]]
         small = max(count, self._last_effort) <= MOST_ON_LOOP and size <= MOST_BYTES_ON_LOOP

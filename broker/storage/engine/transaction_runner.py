@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from broker.errors import RowsLocked, StorageUnavailable
+from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine import greenlets
 from broker.storage.engine.dialects import failure_of, is_database_error, is_lock_timeout
 from broker.storage.engine.failures import Failure
@@ -121,6 +122,7 @@ class TransactionRunner:
                 outcome = _run(session, run, write, answers)
             except Exception as error:
                 failure = failure_of(error)
+                self._tell_failed(failure, error)
                 if answers and failure is Failure.LOST:
                     in_doubt[:] = answers
                 if failure is Failure.DUPLICATE and duplicates < RETRIES_AFTER_DUPLICATE:
@@ -147,6 +149,7 @@ class TransactionRunner:
                 self._used_at = time.monotonic()
                 if self._database.availability.away:
                     self._database.availability.answered(began, written=not self._reading)
+                self._tell_answered(self._used_at - deadline + self._reconnect_timeout)
                 return outcome
 
     def close(self) -> None:
@@ -156,6 +159,14 @@ class TransactionRunner:
         if self._session is not None:
             self._database.release(self._session)
             self._session = None
+
+    def _tell_answered(self, seconds: float) -> None:
+        if self._database.observer is not NO_OBSERVER:
+            self._database.observer.database_answered("read" if self._reading else "write", seconds)
+
+    def _tell_failed(self, failure: Failure, error: Exception) -> None:
+        if self._database.observer is not NO_OBSERVER and is_database_error(error):
+            self._database.observer.database_failed(failure.name.lower())
 
     def _connected(self, now: float, deadline: float) -> Session:
         session = self._session

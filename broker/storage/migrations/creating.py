@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from broker.storage.migrations import views
 from broker.storage.tables.schema import metadata
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def create(database: Database, version: str) -> None:
     session.begin()
     for statement in statements():
         session.run(statement)
+    for statement in views.statements(database.names, sqlite=True):
+        session.cursor.execute(statement)
     session.run(f"CREATE TABLE {versions} (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
     session.run(f"INSERT INTO {versions} VALUES ('{version}')")
     session.commit()

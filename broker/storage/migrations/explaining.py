@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
 
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
-_DENIED = {1044, 1142, 1143, 1227, 1370}
+DENIED = {1044, 1142, 1143, 1227, 1370}
+"""The servers' errors where a user lacks a right."""
 _GOES_ON = "What was done stays done: start again, and it goes on from there."
 
 
@@ -35,7 +36,7 @@ def explained(database: Database) -> Iterator[None]:
 
 def _explanation(error: BaseException, database: Database) -> str | None:
     url, code = database.url, error.args[0] if error.args else 0
-    if code in _DENIED:
+    if code in DENIED:
         lacking = re.match(r"([A-Z, ]+) command denied", str(error.args[-1]))
         what = f"lacks the right {lacking[1]}" if lacking else f"lacks a right ({error.args[-1]})"
         return (

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from broker.storage.tables.naming import TableNames
 
 
-def _names() -> TableNames:
+def names() -> TableNames:
+    """The names of all tables."""
     return op.get_context().opts["names"]  # type: ignore[no-any-return]
 
 
 def table(name: str) -> str:
     """The name of a table."""
-    return _names().table(name)
+    return names().table(name)
 
 
 def index(name: str) -> str:
@@ -27,4 +28,4 @@ def index(name: str) -> str:
 
 def statement(sql: str) -> sa.TextClause:
     """A statement, written with the plain names of tables."""
-    return sa.text(_names().in_statement(sql))
+    return sa.text(names().in_statement(sql))

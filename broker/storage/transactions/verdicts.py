@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.transaction import TransactionState, VerdictSource, advance, verdict_event
 from broker.errors import BrokerError, NotFound, Refused, RowsLocked, VerdictConflict
-from broker.ports.transactions import TransactionOutcome, VerdictWork
+from broker.ports.transactions import Decided, TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement, expecting
@@ -396,6 +396,7 @@ def _records(
         places = release.places.get(transaction_id)
         if places:
             outcomes[transaction_id].released = tuple(places)
+        outcomes[transaction_id].decided = Decided(half.group_id, len(half.halves), now - half.born_at)
         ops.append(
             (
                 transaction_id,

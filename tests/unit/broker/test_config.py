@@ -69,6 +69,9 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "rocketmq_signature_window": (1.5, 2.5, 3.5),
     "rocketmq_min_invisible": (1.5, 2.5, 3.5),
     "traces": (True, True, True),
+    "metrics_listen": ("127.0.0.1:7", "127.0.0.1:8", "unix:/tmp/metrics"),
+    "metrics_interval": (1.5, 2.5, 3.5),
+    "metrics_names": (1, 2, 3),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "warning", "error"),
 }
@@ -323,6 +326,12 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "audit_days": between(1.0, 36600.0),
     "rocketmq_signature_window": between(0.0, 86_400.0),
     "rocketmq_min_invisible": between(0.1, 3600.0),
+    "metrics_interval": between(0.1, 3600.0),
+    "metrics_names": between(1, 100_000),
+    "metrics_listen": (
+        ["", "127.0.0.1:0", "0.0.0.0:9464", "[::1]:9464", "unix:/run/halfmq/metrics"],
+        [":", "9464", ":9464", "127.0.0.1", "127.0.0.1:65536", "127.0.0.1:x", "unix:", "127.0.0.1:8085"],
+    ),
     "log_format": (["text", "json"], ["", "JSON", "xml", "text "]),
     "log_level": (["debug", "info", "warning", "error"], ["", "INFO", "warn", "critical", "error "]),
     "listen": (

@@ -2067,3 +2067,170 @@ class ConnectedClient(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__credits) -> _WhichOneofReturnType__credits | None: ...
 
 Global___ConnectedClient: _TypeAlias = ConnectedClient  # noqa: Y015
+
+@_typing.final
+class GetOverviewRequest(_message.Message):
+    """Asks for an overview."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOverviewRequest: _TypeAlias = GetOverviewRequest  # noqa: Y015
+
+@_typing.final
+class GetOverviewResponse(_message.Message):
+    """Answers GetOverview. Numbers of transactions, messages that wait, topics and groups are counted up to 100,000 of each
+    kind, those of transactions in each group; more count as so many.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    DATABASE_FIELD_NUMBER: _builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    AGES_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUPS_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    database: _builtins.str
+    """Database and its version."""
+    schema_version: _builtins.str
+    """Version of its tables."""
+    topics: _builtins.int
+    """Topics, without dead letter topics."""
+    consumer_groups: _builtins.int
+    """Consumer groups."""
+    scheduled: _builtins.int
+    """Messages that wait for their delivery time."""
+    released: _builtins.int
+    """Messages ever released, dead letters included: of those topics that are there. Grows, unless a topic is deleted."""
+    stored: _builtins.int
+    """Messages that are kept."""
+    stored_bytes: _builtins.int
+    """Bytes of their bodies."""
+    dead_letters: _builtins.int
+    """Dead letters that are kept."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Database time."""
+
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingOfGroup]:
+        """Producer groups with transactions without a verdict."""
+
+    @_builtins.property
+    def ages(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgeBucket]:
+        """Transactions without a verdict by their age, the youngest first. Only of those whose ids begin with the time, as
+        those of the SDKs do.
+        """
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        database: _builtins.str = ...,
+        schema_version: _builtins.str = ...,
+        pending: _abc.Iterable[Global___PendingOfGroup] | None = ...,
+        ages: _abc.Iterable[Global___AgeBucket] | None = ...,
+        topics: _builtins.int = ...,
+        consumer_groups: _builtins.int = ...,
+        scheduled: _builtins.int = ...,
+        released: _builtins.int = ...,
+        stored: _builtins.int = ...,
+        stored_bytes: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "consumer_groups", b"consumer_groups", "database", b"database", "dead_letters", b"dead_letters", "pending", b"pending", "released", b"released", "scheduled", b"scheduled", "schema_version", b"schema_version", "stored", b"stored", "stored_bytes", b"stored_bytes", "time", b"time", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOverviewResponse: _TypeAlias = GetOverviewResponse  # noqa: Y015
+
+@_typing.final
+class PendingOfGroup(_message.Message):
+    """Transactions without a verdict of a producer group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
+    PARKED_FIELD_NUMBER: _builtins.int
+    OLDEST_PREPARED_AT_FIELD_NUMBER: _builtins.int
+    OVERDUE_SINCE_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    """The group."""
+    prepared: _builtins.int
+    """Those that are checked."""
+    parked: _builtins.int
+    """Those that wait for an operator."""
+    @_builtins.property
+    def oldest_prepared_at(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest of those that are checked was prepared; unset when there are none (database time)."""
+
+    @_builtins.property
+    def overdue_since(self) -> _timestamp_pb2.Timestamp:
+        """Since when a check is overdue; unset when none is (database time)."""
+
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        prepared: _builtins.int = ...,
+        parked: _builtins.int = ...,
+        oldest_prepared_at: _timestamp_pb2.Timestamp | None = ...,
+        overdue_since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_prepared_at", b"oldest_prepared_at", "overdue_since", b"overdue_since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["oldest_prepared_at", b"oldest_prepared_at", "overdue_since", b"overdue_since", "parked", b"parked", "prepared", b"prepared", "producer_group", b"producer_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingOfGroup: _TypeAlias = PendingOfGroup  # noqa: Y015
+
+@_typing.final
+class AgeBucket(_message.Message):
+    """Transactions whose age is in a range."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UP_TO_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
+    PARKED_FIELD_NUMBER: _builtins.int
+    prepared: _builtins.int
+    """How many are PREPARED."""
+    parked: _builtins.int
+    """How many are PARKED."""
+    @_builtins.property
+    def up_to(self) -> _duration_pb2.Duration:
+        """Up to this age; unset: any greater one."""
+
+    def __init__(
+        self,
+        *,
+        up_to: _duration_pb2.Duration | None = ...,
+        prepared: _builtins.int = ...,
+        parked: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["up_to", b"up_to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parked", b"parked", "prepared", b"prepared", "up_to", b"up_to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgeBucket: _TypeAlias = AgeBucket  # noqa: Y015

@@ -136,6 +136,11 @@ class AdminServiceStub:
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsRequest.SerializeToString,
                 response_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsResponse.FromString,
                 _registered_method=True)
+        self.GetOverview = channel.unary_unary(
+                '/halfmq.v1.AdminService/GetOverview',
+                request_serializer=halfmq_dot_v1_dot_admin__pb2.GetOverviewRequest.SerializeToString,
+                response_deserializer=halfmq_dot_v1_dot_admin__pb2.GetOverviewResponse.FromString,
+                _registered_method=True)
         self.ListBrokers = channel.unary_unary(
                 '/halfmq.v1.AdminService/ListBrokers',
                 request_serializer=halfmq_dot_v1_dot_admin__pb2.ListBrokersRequest.SerializeToString,
@@ -324,6 +329,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOverview(self, request, context):
+        """Returns what there is in all: transactions without a verdict by producer group and by age, messages, the database.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListBrokers(self, request, context):
         """Lists the brokers on this database.
         """
@@ -483,6 +495,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ResolveTransactions,
                     request_deserializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsRequest.FromString,
                     response_serializer=halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsResponse.SerializeToString,
+            ),
+            'GetOverview': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOverview,
+                    request_deserializer=halfmq_dot_v1_dot_admin__pb2.GetOverviewRequest.FromString,
+                    response_serializer=halfmq_dot_v1_dot_admin__pb2.GetOverviewResponse.SerializeToString,
             ),
             'ListBrokers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBrokers,
@@ -1066,6 +1083,33 @@ class AdminService:
             '/halfmq.v1.AdminService/ResolveTransactions',
             halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsRequest.SerializeToString,
             halfmq_dot_v1_dot_admin__pb2.ResolveTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOverview(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/halfmq.v1.AdminService/GetOverview',
+            halfmq_dot_v1_dot_admin__pb2.GetOverviewRequest.SerializeToString,
+            halfmq_dot_v1_dot_admin__pb2.GetOverviewResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,6 +78,8 @@ class AdminServiceStub:
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
     ResolveTransactions: _grpc.UnaryStreamMultiCallable[_admin_pb2.ResolveTransactionsRequest, _admin_pb2.ResolveTransactionsResponse]
     """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress."""
+    GetOverview: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetOverviewRequest, _admin_pb2.GetOverviewResponse]
+    """Returns what there is in all: transactions without a verdict by producer group and by age, messages, the database."""
     ListBrokers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListBrokersRequest, _admin_pb2.ListBrokersResponse]
     """Lists the brokers on this database."""
     ListClients: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]
@@ -146,6 +148,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Decides a transaction for the producer, or has it checked again. The reason is recorded."""
     ResolveTransactions: _aio.UnaryStreamMultiCallable[_admin_pb2.ResolveTransactionsRequest, _admin_pb2.ResolveTransactionsResponse]  # type: ignore[assignment]
     """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress."""
+    GetOverview: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetOverviewRequest, _admin_pb2.GetOverviewResponse]  # type: ignore[assignment]
+    """Returns what there is in all: transactions without a verdict by producer group and by age, messages, the database."""
     ListBrokers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListBrokersRequest, _admin_pb2.ListBrokersResponse]  # type: ignore[assignment]
     """Lists the brokers on this database."""
     ListClients: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClientsRequest, _admin_pb2.ListClientsResponse]  # type: ignore[assignment]
@@ -331,6 +335,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.ResolveTransactionsResponse], _abc.AsyncIterator[_admin_pb2.ResolveTransactionsResponse]]:
         """Decides all transactions that match, or has them checked again; a dry run only counts them. Reports its progress."""
+
+    @_abc_1.abstractmethod
+    def GetOverview(
+        self,
+        request: _admin_pb2.GetOverviewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetOverviewResponse, _abc.Awaitable[_admin_pb2.GetOverviewResponse]]:
+        """Returns what there is in all: transactions without a verdict by producer group and by age, messages, the database."""
 
     @_abc_1.abstractmethod
     def ListBrokers(

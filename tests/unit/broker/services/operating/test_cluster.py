@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from broker.errors import InvalidArgument
 from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.sampling import Overview, PendingOfGroup
+from broker.services.operating import cluster as module
 from broker.services.operating.cluster import ALIVE, ClientSearch, ClusterOperations
 from unit.broker.services.fakes import FakeClock
 
@@ -50,8 +53,21 @@ class Reports:
         raise AssertionError
 
 
+class Counts:
+    """Counts how often it counts."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    async def overview(self) -> Overview:
+        self.times += 1
+        await asyncio.sleep(0)
+        pending = [PendingOfGroup("mine", 1), PendingOfGroup("theirs", 2)]
+        return Overview(NOW, "db", "1", pending, [], 0, 0, 0, self.times, 0, 0, 0)
+
+
 def cluster(reports: Reports) -> ClusterOperations:
-    return ClusterOperations(reports, FakeClock(NOW))
+    return ClusterOperations(reports, Counts(), FakeClock(NOW))
 
 
 async def names(reports: Reports, search: ClientSearch | None = None, may: Any = None) -> list[str]:
@@ -119,3 +135,19 @@ async def test_what_is_no_page_token(token: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         await cluster(Reports(a=[])).clients(ClientSearch(), 10, token)
     assert refused.value.field == "page_token"
+
+
+async def test_what_there_is_is_counted_once_for_all_who_ask_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counts()
+    operations = ClusterOperations(Reports(), counts, FakeClock(NOW))
+    asked = await asyncio.gather(*[operations.overview() for _ in range(5)])
+    assert {each.released for each in asked} == {1}
+    assert (await operations.overview()).released == 1
+    monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
+    assert (await operations.overview()).released == 2
+
+
+async def test_only_producer_groups_that_may_be_seen_are_counted_by_name() -> None:
+    operations = ClusterOperations(Reports(), Counts(), FakeClock(NOW))
+    found = await operations.overview(lambda group: group == "mine")  # type: ignore[arg-type]
+    assert [each.producer_group for each in found.pending] == ["mine"]

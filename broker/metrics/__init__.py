@@ -1,0 +1,1 @@
+"""What the broker's parts tell its observer, as metrics for Prometheus."""

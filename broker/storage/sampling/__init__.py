@@ -1,0 +1,1 @@
+"""Samples of what the database holds, for metrics."""
