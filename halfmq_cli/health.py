@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,6 +16,7 @@ from client_core.errors import ConfigurationError
 _CHECK = "/grpc.health.v1.Health/Check"
 _READY = "ready"
 _SERVING = health_pb2.HealthCheckResponse.SERVING
+_PAUSE = 0.2
 _WRONG = 2
 """Status of a command whose options are wrong, as everywhere."""
 
@@ -29,7 +31,8 @@ def health(
     ready: Annotated[
         bool, typer.Option("--ready", help="Is it ready: can its database be used, and does it not drain?")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 3.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 3.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to go on asking until it serves.")] = 0.0,
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt, with the system's authorities.")] = False,
     tls_ca: Authority = None,
     tls_certificate: Certificate = None,
@@ -42,7 +45,7 @@ def health(
 
     Without --ready the answer is of the process alone, and its database may be away.
     """
-    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+    options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 500)]
     if tls or tls_ca or tls_certificate or tls_key or tls_server_name:
         config = _tls(tls_ca, tls_certificate, tls_key, tls_server_name)
         if tls_server_name:
@@ -50,8 +53,12 @@ def health(
         channel = grpc.secure_channel(endpoint, config.credentials(), options)
     else:
         channel = grpc.insecure_channel(endpoint, options)
+    until = time.monotonic() + wait
     with channel:
         said, serves = _ask(channel, _READY if ready else "", timeout)
+        while not serves and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            said, serves = _ask(channel, _READY if ready else "", timeout)
     typer.echo(f"{endpoint}: {said}")
     if not serves:
         raise typer.Exit(1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +41,15 @@ def test_it_tells_in_a_line_and_by_its_status(new_broker: Callable[..., BrokerPr
     assert asked.returncode == 1
     assert asked.stdout.startswith(f"{broker.endpoint}: UNAVAILABLE")
     assert asked.stderr == ""
+
+
+def test_it_waits_for_a_broker_that_starts(new_broker: Callable[..., BrokerProcess]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    with ThreadPoolExecutor(1) as waiting:
+        asked = waiting.submit(run, "health", "--ready", "--endpoint", endpoint, "--timeout=1", "--wait=50")
+        new_broker("sqlite", listen=endpoint)
+        assert asked.result().returncode == 0
 
 
 def test_with_tls_and_a_certificate_of_its_own(
