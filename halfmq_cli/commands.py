@@ -49,6 +49,8 @@ def _loaded(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("halfmq_"):
+            raise
         extra = _EXTRAS.get(module.partition(".")[0]) or _EXTRAS.get(module)
         if extra is None:
             raise
@@ -157,7 +159,6 @@ pipeline = _group(
         "replay": ("replay", "replay"),
         "aggregate": ("aggregate", "aggregate"),
         "reconcile": ("reconcile", "reconcile"),
-        "summary": ("summary", "summary"),
         "transactions": ("transactions", "transactions"),
     },
     help="Keep, check and condense what goes through topics, on Spark.",
