@@ -1,6 +1,6 @@
 """Brokers of the release before are replaced by new ones, one by one, on one database and under load.
 
-Clients send, prepare, commit, roll back, leave transactions to checks, and consume all the time, also in message groups.
+Clients send, prepare, commit, roll back, leave transactions to checks, and consume all the time.
 Which release the former is: tests/support/previous_release.py.
 """
 
