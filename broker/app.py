@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder
-from broker.assembly import assemble, attach_metrics, make_gate, make_gateway, make_metrics, make_tracer
+from broker.assembly import assemble, attach_metrics, make_console, make_gate, make_gateway, make_metrics, make_tracer
 from broker.config_sources import seen_by_all
 from broker.errors import BrokerError, ConfigurationError
 from broker.metrics.listener import MetricsListener
@@ -26,6 +26,7 @@ from broker.wire.interceptor import CallInterceptor
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+    from broker.console.server import ConsoleServer
 
 logger = logging.getLogger("halfmq.broker")
 
@@ -63,6 +64,7 @@ class Broker:
         self._observer = both(guarded(counting), guarded(observer))
         self._metrics_listener: MetricsListener | None = None
         self._server: Server | None = None
+        self._console: ConsoleServer | None = None
 
     @property
     def endpoint(self) -> str:
@@ -78,6 +80,11 @@ class Broker:
     def metrics_endpoint(self) -> str:
         """The address for metrics, likewise; empty if there are none."""
         return self.config.metrics_listen if self._metrics_listener is None else self._metrics_listener.address
+
+    @property
+    def console_endpoint(self) -> str:
+        """The address of the console, likewise."""
+        return self.config.console_listen if self._console is None else self._console.address
 
     async def start(self) -> None:
         """Opens the database, and serves.
@@ -111,6 +118,7 @@ class Broker:
         self._reports = parts.reports
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         parts.readiness.tell = self._server.tell_readiness
+        self._console = make_console(config, self._server.servicers(), gate, parts.audit, shares_port=self._shares_port)
         try:
             await self._store.start()
             if gate is not None:
@@ -119,12 +127,16 @@ class Broker:
                 await gate.start()
             if self._metrics is not None:
                 self._metrics_listener = MetricsListener(config.metrics_listen, self._metrics.render)
+            if self._console is not None:
+                await self._console.start()
             await self._server.listen()
             self._reports.status = replace(
                 self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now()
             )
         except BaseException:
             await self._close_metrics()
+            if self._console is not None:
+                await self._console.stop()
             await self._store.close()
             self._database.close()
             raise
@@ -137,6 +149,8 @@ class Broker:
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
         if self.admin_endpoint:
             logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
+        if self.console_endpoint:
+            logger.info("broker %s shows its console on %s", config.name, self.console_endpoint)
         if self.metrics_endpoint:
             logger.info("broker %s has metrics on %s", config.name, self.metrics_endpoint)
 
@@ -149,6 +163,8 @@ class Broker:
         if self._server is None:
             return True
         logger.info("broker %s drains", self.config.name)
+        if self._console is not None:
+            await self._console.stop()
         await self._server.drain()
         for loop in self._loops:
             await loop.stop()

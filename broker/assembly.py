@@ -6,9 +6,9 @@ import os
 import socket
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from broker.api.access import Gate
+from broker.api.access import ChangeRecorder, Gate
 from broker.errors import ConfigurationError
 from broker.maintenance.audit_recorder import AuditRecorder
 from broker.maintenance.clock_synchroniser import ClockSynchroniser
@@ -62,7 +62,10 @@ from broker.wire.credentials.jwt import Jwts, JwtSettings
 from broker.wire.credentials.tokens import FIELD, read_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from broker.config import BrokerConfig
+    from broker.console.server import ConsoleServer
     from broker.maintenance.loop import Loop
     from broker.rocketmq.gateway import Gateway
     from broker.storage.engine.connection import Database
@@ -221,8 +224,6 @@ def make_metrics(config: BrokerConfig) -> Metrics | None:
         return None
     return Metrics(
         most_names=config.metrics_names,
-        # Its turn lasts for as long, and another broker may have it then.
-        sample_for=3 * config.metrics_interval,
         keep_ops=config.retention,
         broker_id=config.name,
     )
@@ -244,6 +245,43 @@ def attach_metrics(metrics: Metrics, config: BrokerConfig, parts: Parts, guard: 
         store.clock.now,
     )
     return StateSampler(store, metrics, config.metrics_interval)
+
+
+def make_console(
+    config: BrokerConfig, servicers: Mapping[str, Any], gate: Gate | None, audit: Audit, *, shares_port: bool
+) -> ConsoleServer | None:
+    """Builds the console; None if there is none.
+
+    Raises:
+        ConfigurationError: what it needs is not installed, or the certificate cannot be used.
+    """
+    if not config.console_listen:
+        return None
+    try:
+        from broker.console.app import console  # noqa: PLC0415 - of an extra that is optional
+        from broker.console.calls import Calls  # noqa: PLC0415
+        from broker.console.rendering import FOLDER  # noqa: PLC0415
+        from broker.console.server import ConsoleServer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"The console needs {error.name}, which is not installed: pip install 'halfmq[console]'.",
+            field="console_listen",
+        ) from None
+    if not (FOLDER / "assets" / "vendor" / "versions").exists():
+        raise ConfigurationError(
+            "The console's scripts are missing: they are in the wheel, and scripts/assets fetches them for a checkout.",
+            field="console_listen",
+        )
+    calls = Calls(servicers, gate, ChangeRecorder(audit))
+    hosts = [host.strip().lower() for host in config.console_hosts.split(",") if host.strip()]
+    app = console(calls, hosts=hosts, encrypted=bool(config.tls_certificate))
+    return ConsoleServer(
+        app,
+        config.console_listen,
+        certificate=config.tls_certificate,
+        key=config.tls_key,
+        shares_port=shares_port,
+    )
 
 
 GATEWAY = "apache.rocketmq.v2.MessagingService"

@@ -62,6 +62,7 @@ NEEDS = {
     "jwt_keys": ("access", "jwt_audience"),
     "jwt_audience": ("jwt_keys",),
     "jwt_issuer": ("jwt_keys",),
+    "console_hosts": ("console_listen",),
     "rocketmq_endpoints": ("rocketmq",),
     "rocketmq_keys": ("rocketmq",),
     "rocketmq_signature_window": ("rocketmq_keys",),
@@ -126,6 +127,9 @@ class BrokerConfig:
         rocketmq_signature_window: seconds that the time of a signature may differ from this machine's; 0: any time is
             accepted. None: 54000 (15 h) with access, otherwise 0.
         rocketmq_min_invisible: shortest invisible duration (seconds) that they may receive messages for.
+        console_listen: address and port for operators' web pages; empty: there are none; needs the extra [console].
+        console_hosts: names under which these are asked for, with commas between, beside addresses and the machine's
+            name; without access, other names are refused.
         traces: send traces of messages by OTLP to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs the extra
             [opentelemetry].
         metrics_listen: address and port for metrics (GET /metrics), or unix: and a file; empty: there are none.
@@ -184,6 +188,8 @@ class BrokerConfig:
     rocketmq_keys: str = ""
     rocketmq_signature_window: float | None = None
     rocketmq_min_invisible: float = 10.0
+    console_listen: str = ""
+    console_hosts: str = ""
     traces: bool = False
     metrics_listen: str = ""
     metrics_interval: float = 15.0
@@ -227,6 +233,13 @@ class BrokerConfig:
             if self.metrics_listen in {self.listen, self.admin_listen} and not self.metrics_listen.endswith(":0"):
                 raise ConfigurationError(
                     "metrics_listen is an address of its own, or left out.", field="metrics_listen"
+                )
+        if self.console_listen:
+            self._check_address("console_listen")
+            others = {self.listen, self.admin_listen, self.metrics_listen}
+            if self.console_listen in others and not self.console_listen.endswith(":0"):
+                raise ConfigurationError(
+                    "console_listen is an address of its own, or left out.", field="console_listen"
                 )
         if self.admin_listen == self.listen and not self.listen.endswith(":0"):
             raise ConfigurationError("admin_listen is another address than listen, or left out.", field="admin_listen")

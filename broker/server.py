@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.consumer_servicer import ConsumerServicer
@@ -76,6 +76,25 @@ class Server:
             config.name,
             guard.responses,
         )
+        self._operators = AdminServicer(
+            parts.topics,
+            parts.groups,
+            parts.dead_letters,
+            parts.operations,
+            parts.cluster,
+            parts.access,
+            parts.store.clock,
+        )
+        self._queries = QueryServicer(parts.queries)
+        self._transactions = TransactionServicer(
+            parts.transactions,
+            parts.operations,
+            parts.sessions,
+            parts.catalog,
+            parts.answers,
+            parts.connections,
+            config.name,
+        )
         self._main = Listener(_address(config, "listen", shared=shares_port), guard)
         self._admin = None
         if config.admin_listen:
@@ -91,6 +110,14 @@ class Server:
     def admin_endpoint(self) -> str:
         """The address for operators; empty if it is the one for clients."""
         return self._admin.endpoint if self._admin is not None else ""
+
+    def servicers(self) -> dict[str, Any]:
+        """What serves operators' calls, by the names of the services; for the console."""
+        return {
+            "AdminService": self._operators,
+            "QueryService": self._queries,
+            "TransactionService": self._transactions,
+        }
 
     async def listen(self) -> None:
         """Listens; the health services do not report SERVING yet.
@@ -134,22 +161,13 @@ class Server:
 
     def _add_services(self, server: grpc.aio.Server) -> Sequence[str]:
         parts = self._parts
-        transactions = TransactionServicer(
-            parts.transactions,
-            parts.operations,
-            parts.sessions,
-            parts.catalog,
-            parts.answers,
-            parts.connections,
-            self._config.name,
-        )
-        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(transactions, server)
+        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(self._transactions, server)
         producer_pb2_grpc.add_ProducerServiceServicer_to_server(
             ProducerServicer(parts.sending, parts.forwarding), server
         )
         sink_pb2_grpc.add_SinkServiceServicer_to_server(SinkServicer(parts.epochs), server)
         consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(self._consumers, server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(parts.queries), server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(self._queries, server)
         services = [service for service in SERVICES if service != ADMIN or self._admin is None]
         if self._admin is None:
             self._add_admin(server)
@@ -159,17 +177,7 @@ class Server:
         return [*services, self._gateway.service]
 
     def _add_admin(self, server: grpc.aio.Server) -> Sequence[str]:
-        parts = self._parts
-        admin = AdminServicer(
-            parts.topics,
-            parts.groups,
-            parts.dead_letters,
-            parts.operations,
-            parts.cluster,
-            parts.access,
-            parts.store.clock,
-        )
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._operators, server)
         return [ADMIN]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 if TYPE_CHECKING:
@@ -25,6 +25,28 @@ _EXTRAS = {
 """What brings the libraries of commands, by their package or module."""
 
 
+_WRONG_ARGUMENTS = 2
+"""The usual status of a command with wrong arguments."""
+UNKNOWN = 3
+"""That of a monitoring plugin which could not look."""
+
+
+class Monitored(TyperCommand):
+    """A command whose status monitoring reads: 2 means critical there, so wrong arguments are 3."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "exit_code", None) == _WRONG_ARGUMENTS:
+                error.exit_code = UNKNOWN  # type: ignore[attr-defined]
+            raise
+
+
+_CLASSES = {"doctor": Monitored}
+
+
 class _LoadedWhenAskedFor(UserDict[str, Any]):
     """Commands by name; the value of one that is not imported yet is its module and its function."""
 
@@ -33,9 +55,17 @@ class _LoadedWhenAskedFor(UserDict[str, Any]):
         if isinstance(self.data[name], tuple):
             module, function = self.data[name]
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            alone.command(name)(getattr(_loaded(module), function))
+            alone.command(name, cls=_CLASSES.get(name))(getattr(_loaded(module), function))
             self.data[name] = _as_written(get_command(alone))
         return self.data[name]
+
+
+def _names_only(commands: Any) -> dict[str, Any]:
+    """Commands by name; one that is not imported yet is empty."""
+    return {
+        name: TyperCommand(name, help="") if isinstance(value, tuple) else value
+        for name, value in commands.data.items()
+    }
 
 
 def _as_written(command: Any) -> Any:
@@ -78,7 +108,16 @@ def _group(
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
 
-    group = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, **settings)
+        def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+            # A command's name is completed without its module, which may take seconds to import, or have an extra.
+            loaded = self.commands
+            self.commands = _names_only(loaded)
+            try:
+                return super().shell_complete(ctx, incomplete)
+            finally:
+                self.commands = loaded
+
+    group = typer.Typer(**{"cls": Group, "no_args_is_help": True, "add_completion": False, **settings})
     # Typer treats an application without commands as an error, unless it has a callback.
     group.callback()(callback)
     return group
@@ -104,6 +143,7 @@ app = _group(
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
         "health": ("health", "health"),
+        "doctor": ("doctor.command", "doctor"),
         "demo": ("demo.command", "demo"),
         "relay": ("halfmq_connect.cli.relay", "relay"),
         "cdc": ("halfmq_connect.cli.cdc", "cdc"),
@@ -112,6 +152,7 @@ app = _group(
     name="halfmq",
     help="A transactional message broker on MySQL.",
     pretty_exceptions_enable=False,
+    add_completion=True,
 )
 bench = _group(
     "halfmq_cli.bench.scenarios",
@@ -125,6 +166,7 @@ bench = _group(
         "workers": ("workers", "workers"),
         "greedy": ("greedy", "greedy"),
         "access": ("access", "access"),
+        "metrics": ("metrics", "metrics"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),
@@ -174,3 +216,104 @@ bridge = _group(
     help="Carry topics to Kafka and back, exactly once.",
 )
 app.add_typer(bridge, name="bridge")
+
+
+admin = _group(
+    "halfmq_cli.admin",
+    {
+        "status": ("status", "status"),
+        "lag": ("groups", "lag"),
+        "clients": ("clients", "list_clients"),
+        "brokers": ("clients", "list_brokers"),
+        "apply": ("configuration", "apply"),
+    },
+    help="See and do through a broker what operators need: topics, groups, transactions in doubt, dead letters.\n\n"
+    "Exit status: 0 done, 1 refused by the broker or not found, 2 wrong usage, 3 no broker answered, 4 given up at a "
+    "question, 130 interrupted.",
+)
+app.add_typer(admin, name="admin")
+for _name, _about, _functions in (
+    (
+        "tx",
+        "Transactions: in doubt, and decided.",
+        {
+            "list": ("transactions", "list_transactions"),
+            "show": ("transactions", "show_transaction"),
+            "commit": ("resolving", "commit"),
+            "rollback": ("resolving", "rollback"),
+            "check": ("resolving", "check"),
+        },
+    ),
+    (
+        "topic",
+        "Topics.",
+        {
+            "list": ("topics", "list_topics"),
+            "show": ("topics", "show_topic"),
+            "create": ("topics", "create_topic"),
+            "update": ("topics", "update_topic"),
+            "delete": ("topics", "delete_topic"),
+        },
+    ),
+    (
+        "group",
+        "Consumer groups.",
+        {
+            "list": ("groups", "list_groups"),
+            "show": ("groups", "show_group"),
+            "create": ("groups", "create_group"),
+            "update": ("groups", "update_group"),
+            "delete": ("groups", "delete_group"),
+            "pause": ("groups", "pause"),
+            "resume": ("groups", "resume"),
+            "seek": ("groups", "seek"),
+            "filter": ("groups", "set_filter"),
+        },
+    ),
+    (
+        "dlq",
+        "Dead letters.",
+        {
+            "list": ("dead_letters", "list_dead_letters"),
+            "peek": ("dead_letters", "peek"),
+            "redrive": ("dead_letters", "redrive"),
+            "purge": ("dead_letters", "purge"),
+        },
+    ),
+    (
+        "message",
+        "Messages: found, followed, sent.",
+        {
+            "show": ("messages", "show_message"),
+            "find": ("messages", "find"),
+            "timeline": ("messages", "timeline"),
+            "send": ("messages", "send"),
+            "tail": ("tail", "tail"),
+        },
+    ),
+    (
+        "access",
+        "Who may do what, and who did.",
+        {
+            "rules": ("access", "rules"),
+            "grant": ("access", "grant"),
+            "revoke": ("access", "revoke"),
+            "quotas": ("access", "quotas"),
+            "quota": ("access", "quota"),
+            "audit": ("access", "audit"),
+        },
+    ),
+    ("config", "The configuration as a file; `halfmq admin apply` reads it.", {"export": ("configuration", "export")}),
+    (
+        "context",
+        "Endpoints and credentials under names, in a file.",
+        {
+            "list": ("contexts", "list_contexts"),
+            "set": ("contexts", "set_context"),
+            "use": ("contexts", "use_context"),
+            "show": ("contexts", "show_context"),
+            "delete": ("contexts", "delete_context"),
+        },
+    ),
+):
+    admin.add_typer(_group("halfmq_cli.admin", _functions, help=_about), name=_name)

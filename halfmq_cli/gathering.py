@@ -50,7 +50,7 @@ class GatheredMetrics:
 
     def render(self) -> bytes:
         """The text of all workers that answer in time."""
-        asked = {number: self._executor.submit(_ask, file) for number, file in self._files.items()}
+        asked = {number: self._executor.submit(ask_for_metrics, file) for number, file in self._files.items()}
         wait(asked.values(), timeout=ANSWER_TIMEOUT)
         for each in asked.values():
             each.cancel()
@@ -115,7 +115,8 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._file)
 
 
-def _ask(file: Path) -> str:
+def ask_for_metrics(file: Path) -> str:
+    """The metrics of a process that listens at a file; raises OSError."""
     with closing(_Connection(file)) as connection:
         connection.request("GET", PATH)
         return connection.getresponse().read().decode()

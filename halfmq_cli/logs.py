@@ -72,5 +72,5 @@ def set_up(log_format: str, level: str, **of_all: object) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for chatty in ("alembic", "asyncio"):
+    for chatty in ("alembic", "asyncio", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -126,6 +126,12 @@ def serve(
     rocketmq_min_invisible: Annotated[
         float | None, typer.Option(help="Shortest invisible duration for RocketMQ's clients, seconds [10].")
     ] = None,
+    console_listen: Annotated[
+        str | None, typer.Option(help="Address and port for operators' web pages [none].")
+    ] = None,
+    console_hosts: Annotated[
+        str | None, typer.Option(help="Names under which these are asked for, with commas between.")
+    ] = None,
     traces: Annotated[
         bool | None, typer.Option(help="Send traces by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. [do not]")
     ] = None,

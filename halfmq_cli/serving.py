@@ -132,7 +132,7 @@ async def _run(broker: Broker, ending: asyncio.Event, served: Callable[[], None]
     if not starting.done():
         _end_at_once()  # A thread still waits for the database, and would keep the process alive.
     starting.result()
-    tell(broker.endpoint, broker.admin_endpoint, broker.metrics_endpoint)
+    tell(broker.endpoint, broker.admin_endpoint, broker.metrics_endpoint, broker.console_endpoint)
     served()
     living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
     await ended

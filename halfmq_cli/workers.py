@@ -67,10 +67,13 @@ async def run_workers(config: BrokerConfig, served: Callable[[], None]) -> bool:
         _reserved("admin_listen", config.admin_listen)
         if config.admin_listen
         else contextlib.nullcontext("") as admin_listen,
+        _reserved("console_listen", config.console_listen)
+        if config.console_listen
+        else contextlib.nullcontext("") as console_listen,
         ended_by_signal() as ending,
         contextlib.ExitStack() as resources,
     ):
-        ready = replace(config, listen=listen, admin_listen=admin_listen)
+        ready = replace(config, listen=listen, admin_listen=admin_listen, console_listen=console_listen)
         numbers = range(1, config.workers + 1)
         gathered = (
             resources.enter_context(GatheredMetrics(config.metrics_listen, numbers)) if config.metrics_listen else None
@@ -86,7 +89,9 @@ async def run_workers(config: BrokerConfig, served: Callable[[], None]) -> bool:
             )
             for number in numbers
         ]
-        running = asyncio.create_task(_run(workers, served, "" if gathered is None else gathered.endpoint))
+        running = asyncio.create_task(
+            _run(workers, served, "" if gathered is None else gathered.endpoint, console_listen)
+        )
         ended = asyncio.create_task(ending.wait())
         await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in (running, ended):
@@ -103,11 +108,11 @@ async def run_workers(config: BrokerConfig, served: Callable[[], None]) -> bool:
     return False
 
 
-async def _run(workers: Sequence[_Worker], served: Callable[[], None], metrics_endpoint: str) -> None:
+async def _run(workers: Sequence[_Worker], served: Callable[[], None], *endpoints: str) -> None:
     # The others would say the same of wrong settings, and wait for its migration.
     await workers[0].start()
     await asyncio.gather(*[worker.start() for worker in workers[1:]])
-    tell(workers[0].endpoint, workers[0].admin_endpoint, metrics_endpoint)
+    tell(workers[0].endpoint, workers[0].admin_endpoint, *endpoints)
     served()
     await asyncio.gather(*[worker.keep() for worker in workers])
 

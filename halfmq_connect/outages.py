@@ -23,6 +23,11 @@ class Outage:
         self._since: float | None = None
         self._said = 0.0
 
+    @property
+    def is_away(self) -> bool:
+        """Whether it did not answer when it was last asked."""
+        return self._since is not None
+
     def note(self, error: object) -> None:
         """It does not answer."""
         now = time.monotonic()

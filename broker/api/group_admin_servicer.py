@@ -40,7 +40,9 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Lists consumer groups."""
         may = CALLER.get().judge(Action.LIST, Kind.GROUP)
         found, following = await self._groups.groups(request.page_token, request.page_size, may)
-        return admin_pb2.ListGroupsResponse(groups=[groups.group(group) for group in found], next_page_token=following)
+        return admin_pb2.ListGroupsResponse(
+            groups=[groups.group(group, its_filters) for group, its_filters in found], next_page_token=following
+        )
 
     async def ListGroupLag(
         self, request: admin_pb2.ListGroupLagRequest, context: _Context

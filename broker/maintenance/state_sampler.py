@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.ports.sampling import SampleStore, SampleTaker
 
 TASK = "metrics"
+TURN = 3
+"""Intervals for which a broker keeps its turn, and a sample is told."""
 MOST_OF_TIME = 0.1
 """The share of its time that it works at most: a sample that takes long makes the next one come later."""
 
@@ -20,9 +24,16 @@ class StateSampler(Loop):
 
     name = "state sampler"
 
-    def __init__(self, store: SampleStore, taker: SampleTaker, interval: float) -> None:
-        """Takes the storage, what the samples are for, and the seconds between two of them."""
+    def __init__(
+        self,
+        store: SampleStore,
+        taker: SampleTaker,
+        interval: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes the storage, what the samples are for, the seconds between two of them, and a clock in seconds."""
         super().__init__(interval)
+        self._monotonic = monotonic
         self._store = store
         self._taker = taker
         self._shortest = interval
@@ -31,9 +42,10 @@ class StateSampler(Loop):
         """One sample."""
         if self._taker.lacks_names:
             self._taker.name_groups(await self._store.producer_groups())
-        if not await self._store.take_maintenance_lock(TASK, int(3 * self.interval * 1_000_000)):
+        if not await self._store.take_maintenance_lock(TASK, int(TURN * self.interval * 1_000_000)):
             self._taker.take_sample(None)
             return
-        began = time.monotonic()
-        self._taker.take_sample(await self._store.sample())
-        self.interval = max(self._shortest, (time.monotonic() - began) / MOST_OF_TIME)
+        began = self._monotonic()
+        state = await self._store.sample()
+        self.interval = max(self._shortest, (self._monotonic() - began) / MOST_OF_TIME)
+        self._taker.take_sample(state, TURN * self.interval)

@@ -8,6 +8,7 @@ import os
 import socket
 import socketserver
 import stat
+import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -49,8 +50,8 @@ class MetricsListener:
             self._server = _listening(address, render)
         except OSError as error:
             raise ConfigurationError(
-                f"The address {address} cannot be used ({error.strerror}): is another process there, is it this"
-                " machine's?",
+                f"The address {address} cannot be used ({error.strerror or error}): is another process there, is it"
+                " this machine's?",
                 field="metrics_listen",
             ) from error
         self.address = address if address.startswith(UNIX) else _named(address, self._server.server_address)
@@ -114,7 +115,10 @@ class _Server(socketserver.ThreadingTCPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("a request for metrics failed", exc_info=True)
+        if isinstance(sys.exception(), OSError):
+            logger.debug("who asked for metrics is gone", exc_info=True)
+        else:
+            logger.exception("metrics cannot be told")
 
 
 class _V6Server(_Server):

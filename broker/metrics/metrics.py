@@ -34,24 +34,22 @@ class Metrics(Collector):
         observer: what the broker's parts report to.
     """
 
-    def __init__(self, *, most_names: int, sample_for: float, keep_ops: int, broker_id: str) -> None:
+    def __init__(self, *, most_names: int, keep_ops: int, broker_id: str) -> None:
         """Takes the bounds.
 
         Args:
             most_names: topics and groups that are told apart in each metric.
-            sample_for: seconds after which a sample is too old to be told.
             keep_ops: microseconds that op records are kept.
             broker_id: the broker's name.
         """
         self._counting = CountingObserver(most_names)
         self.observer: Observer = self._counting
         self._bounded = Bounded(most_names, OTHER)
-        self._sample_for = sample_for
         self._keep_ops = keep_ops
         self._broker_id = broker_id
         self._names: dict[int, str] = {}
         self._sample: StoredState | None = None
-        self._sampled_at = 0.0
+        self._sample_until = 0.0
         self._sources: Sources | None = None
         self._now: Callable[[], int] = lambda: 0
         self._registry = CollectorRegistry()
@@ -77,9 +75,9 @@ class Metrics(Collector):
         """Takes the names of producer groups by their numbers."""
         self._names = names
 
-    def take_sample(self, state: StoredState | None) -> None:
-        """Takes a sample; None: another broker takes them."""
-        self._sample, self._sampled_at = state, time.monotonic()
+    def take_sample(self, state: StoredState | None, lasts: float = 0.0) -> None:
+        """Takes a sample, which is not told any more after so many seconds; None: another broker takes them."""
+        self._sample, self._sample_until = state, time.monotonic() + lasts
 
     def render(self) -> bytes:
         """The text, not older than half a second."""
@@ -99,7 +97,7 @@ class Metrics(Collector):
         if self._sources is not None:
             yield from current(self._sources, self._name_of, self._bounded)
         sample = self._sample
-        if sample is not None and time.monotonic() - self._sampled_at < self._sample_for:
+        if sample is not None and time.monotonic() < self._sample_until:
             yield from sampled(sample, self._now(), self._keep_ops, self._bounded)
 
     def describe(self) -> Iterator[Metric]:

@@ -27,7 +27,6 @@ class CountingObserver(Observer):
         "_batch_failures",
         "_batch_seconds",
         "_batch_waits",
-        "_batches",
         "_bytes_in",
         "_bytes_out",
         "_call_seconds",
@@ -80,8 +79,7 @@ class CountingObserver(Observer):
 
     def _of_lanes(self) -> None:
         lane = ["lane"]
-        self._batches = Counter("halfmq_lane_batches_total", "Batches of the group commit.", lane)
-        self._items = Counter("halfmq_lane_items_total", "Items in these batches.", lane)
+        self._items = Counter("halfmq_lane_items_total", "Items in batches of the group commit.", lane)
         self._batch_failures = Counter("halfmq_lane_failed_batches_total", "Batches that failed as a whole.", lane)
         self._batch_seconds = Histogram(
             "halfmq_lane_batch_seconds",
@@ -180,7 +178,6 @@ class CountingObserver(Observer):
     def batch_ended(self, lane: str, items: int, seconds: float, error: Exception | None) -> None:
         """Counts a batch."""
         own = (lane,)
-        self._batches.add(own)
         self._items.add(own, items)
         self._batch_seconds.add(own, seconds)
         if error is not None:

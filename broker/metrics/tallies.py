@@ -1,6 +1,7 @@
-"""Counters and histograms that cost little to add to: a lock, a look-up and an addition.
+"""Counters and histograms that cost little to add to, and tell a bounded number of names apart.
 
-prometheus_client's own ones take several times as long, which is more than all else that a call is observed by.
+A lock, a look-up and an addition: as fast as a child of prometheus_client's that is kept, and nothing has to be kept.
+With the look-up of the child, which names of topics and groups need, that library takes several times as long.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     Key = tuple[Any, ...]
 
@@ -105,18 +106,35 @@ class Histogram(_Tally):
 
     def add(self, key: Key, value: float) -> None:
         """Adds an observation with these labels."""
-        self.add_all(key, (value,))
-
-    def add_all(self, key: Key, values: Iterable[float]) -> None:
-        """Adds observations with these labels."""
+        bucket = bisect_left(self._bounds, value)
         with self._lock:
             row = self._values.get(key)
             if row is None:
-                # A number for each bucket, and the sum.
-                row = self._values[key] = [0.0] * (len(self._bounds) + 2)
+                row = self._values[key] = self._empty()
+            row[bucket] += 1
+            row[-1] += value
+
+    def add_all(self, key: Key, values: Sequence[float]) -> None:
+        """Adds observations with these labels."""
+        if len(values) == 1:
+            self.add(key, values[0])
+            return
+        bounds = self._bounds
+        least, most = bisect_left(bounds, min(values)), bisect_left(bounds, max(values))
+        with self._lock:
+            row = self._values.get(key)
+            if row is None:
+                row = self._values[key] = self._empty()
+            row[-1] += sum(values)
+            if least == most:
+                row[least] += len(values)
+                return
             for value in values:
-                row[bisect_left(self._bounds, value)] += 1
-                row[-1] += value
+                row[bisect_left(bounds, value)] += 1
+
+    def _empty(self) -> list[float]:
+        """A number for each bucket, and the sum."""
+        return [0.0] * (len(self._bounds) + 2)
 
     def family(self) -> HistogramMetricFamily:
         """All values."""

@@ -138,6 +138,10 @@ class GroupStore(Protocol):
         """The filters of a group, by the name of the topic."""
         ...
 
+    async def filters_of_groups(self, groups: Sequence[ConsumerGroup]) -> list[list[tuple[str, Filter]]]:
+        """The filters of several groups, each by the name of the topic."""
+        ...
+
     async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Records the progress of a group that reads by offset, by queue id."""
         ...

@@ -162,6 +162,6 @@ class SampleTaker(Protocol):
         """Takes the names of producer groups by their numbers."""
         ...
 
-    def take_sample(self, state: StoredState | None) -> None:
-        """Takes a sample; None: another broker takes them."""
+    def take_sample(self, state: StoredState | None, lasts: float = 0.0) -> None:
+        """Takes a sample, which is not told any more after so many seconds; None: another broker takes them."""
         ...

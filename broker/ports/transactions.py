@@ -174,6 +174,14 @@ class TransactionFilter:
 
 
 @dataclass(slots=True)
+class TransactionPage:
+    """Some transactions without a verdict, in the order of their ids, and the id behind which others follow, if any."""
+
+    entries: list[TransactionSummary]
+    following: bytes | None
+
+
+@dataclass(slots=True)
 class DecidedSearch:
     """Which transactions with a verdict to list; times in microseconds.
 
@@ -227,7 +235,7 @@ class TransactionDetails(Protocol):
 class TransactionRecords(TransactionDetails, Protocol):
     """Administration of transactions."""
 
-    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+    async def list_transactions(self, wanted: TransactionFilter) -> TransactionPage:
         """Transactions without a verdict, in the order of their ids, which begin with the time."""
         ...
 

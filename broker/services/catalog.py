@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from broker.domain.access import Action, Kind
@@ -106,7 +107,7 @@ class Catalog:
                 topic = await self._topics.find_topic(name)
         if topic is None:
             raise NotFound(
-                f"There is no topic {name!r}; create it with AdminService.CreateTopic.",
+                f"There is no topic {name!r}; create it with `halfmq admin topic create {quote(name)}`.",
                 reason="TOPIC_NOT_FOUND",
                 field=field,
             )
@@ -171,7 +172,7 @@ class Catalog:
                 raise
         if group is None:
             raise NotFound(
-                f"There is no consumer group {name!r}; create it with AdminService.CreateGroup.",
+                f"There is no consumer group {name!r}; create it with `halfmq admin group create {quote(name)}`.",
                 reason="GROUP_NOT_FOUND",
                 field=field,
             )

@@ -41,7 +41,7 @@ class Creations:
         if count >= self._most:
             raise Overloaded(
                 f"You have made {count} groups in an hour by naming them, and no more are made for one client: use the"
-                " same names again, or create them with AdminService.CreateGroup.",
+                " same names again, or create them with `halfmq admin group create`.",
                 retry_after=max(1.0, began + WINDOW - now),
             )
 

@@ -1,6 +1,6 @@
 """Administration: topics, consumer groups, dead letters, and the history of messages.
 
-For tests, examples and jobs; for manual use see docs/grpcurl.md. Both SDKs export it under the same names.
+For tests, examples and jobs; people use `halfmq admin` (docs/admin.md). Both SDKs export it under the same names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from client_core.admin.cluster import (
     Overview,
     PendingOfGroup,
 )
+from client_core.admin.configuration import ConfigurationChange
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.messages import (
     DeadLetter,
@@ -39,6 +40,7 @@ __all__ = [
     "BrokerStatus",
     "ClientKind",
     "Compression",
+    "ConfigurationChange",
     "ConnectedClient",
     "DeadLetter",
     "ExhaustedPolicy",

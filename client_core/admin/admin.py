@@ -154,6 +154,10 @@ class Admin(Operations):
         """Returns a consumer group's settings."""
         return self._runner.run(self._core.get_group(group))
 
+    def list_groups(self) -> Iterator[GroupInfo]:
+        """Iterates over all consumer groups, by name."""
+        return self._each(self._core.list_groups())
+
     def update_group(
         self,
         group: str,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from client_core.admin.cluster import AsyncCluster
+from client_core.admin.configuration import ConfigurationChange, Document, Found, exported, make, plan
 from client_core.admin.groups import ExhaustedPolicy, GroupInfo, GroupMode, GroupProgress
 from client_core.admin.topics import Compression, QueueInfo, TopicInfo, compression_to_wire, optional_duration
 from client_core.arguments import check_kind, check_number, check_text
@@ -19,7 +20,7 @@ from halfmq.v1 import admin_pb2 as pb
 from halfmq.v1 import consumer_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 
     from client_core.filters import MessageFilter
     from client_core.positions import StartPosition
@@ -188,6 +189,14 @@ class AsyncAdmin(AsyncCluster):
         """Returns a consumer group's settings."""
         return GroupInfo.of((await self._describe(group)).group)
 
+    def list_groups(self) -> AsyncGenerator[GroupInfo, None]:
+        """Iterates over all consumer groups, by name."""
+        return self._paged(
+            pb.ListGroupsRequest(page_size=_PAGE),
+            lambda broker: broker.admin.ListGroups,
+            lambda page: [GroupInfo.of(group) for group in page.groups],
+        )
+
     async def update_group(
         self,
         group: str,
@@ -260,6 +269,71 @@ class AsyncAdmin(AsyncCluster):
         """Returns a group's progress in every queue it ever read, or in those of one topic."""
         progress = [GroupProgress.of(each) for each in (await self._describe(group)).progress]
         return [each for each in progress if topic is None or each.topic == topic]
+
+    async def export_configuration(self, *, rights: bool = True) -> dict[str, Any]:
+        """Returns topics, groups, filters, rules and quotas as a document; without dead letter topics.
+
+        Args:
+            rights: Rules and quotas, too; otherwise the document has no such sections.
+
+        Returns:
+            What YAML and JSON can hold; apply_configuration takes it.
+        """
+        document = exported(await self._configuration(rights=rights))
+        return document if rights else {name: document[name] for name in ("topics", "groups")}
+
+    async def plan_configuration(self, document: object, *, prune: bool = False) -> list[ConfigurationChange]:
+        """Compares a document with what there is, and changes nothing.
+
+        Args:
+            document: As export_configuration returns it. What it does not name stays as it is.
+            prune: Delete what its sections do not name; a section that it does not have stays as it is.
+
+        Returns:
+            The changes that it asks for, in the order in which they are made; empty when there is none.
+
+        Raises:
+            ConfigurationError: It has something unknown, or asks for something impossible; its field says where.
+        """
+        wanted = Document.read(document)
+        rights = wanted.rules is not None or wanted.quotas is not None
+        return plan(wanted, await self._configuration(rights=rights), prune=prune)
+
+    async def apply_changes(self, changes: Iterable[ConfigurationChange]) -> AsyncGenerator[ConfigurationChange, None]:
+        """Makes planned changes, as it is iterated over; each is returned when it is done."""
+        for change in changes:
+            await make(self, change)
+            yield change
+
+    async def apply_configuration(
+        self, document: object, *, prune: bool = False, dry_run: bool = False
+    ) -> list[ConfigurationChange]:
+        """Makes what a document asks for; repeated, it changes nothing.
+
+        Args:
+            document: As export_configuration returns it. What it does not name stays as it is.
+            prune: Delete what its sections do not name.
+            dry_run: Change nothing.
+
+        Returns:
+            The changes that were made, or would be.
+
+        Raises:
+            ConfigurationError: It has something unknown, or asks for something impossible; nothing was changed.
+        """
+        changes = await self.plan_configuration(document, prune=prune)
+        if not dry_run:
+            async for _ in self.apply_changes(changes):
+                pass
+        return changes
+
+    async def _configuration(self, *, rights: bool) -> Found:
+        return Found.of(
+            [topic async for topic in self.list_topics()],
+            [group async for group in self.list_groups()],
+            await self.list_access_rules() if rights else [],
+            await self.list_quotas() if rights else [],
+        )
 
     async def _describe_topic(self, topic: str) -> pb.DescribeTopicResponse:
         check_text("topic", topic, _TOPIC)

@@ -212,7 +212,7 @@ class AgeBucket:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What there is in all; numbers are counted up to 100,000 of each kind, those of transactions in each group.
+    """What there is in all; transactions in each state, waiting messages, topics and groups are counted up to 100,000.
 
     Attributes:
         time: Database time (UTC).

@@ -1,16 +1,17 @@
-"""The part of the synchronous admin client that is about transactions, brokers and clients."""
+"""The part of the synchronous admin client that is about transactions, brokers, clients, and the configuration."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client_core.admin.runner import AdminRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from client_core.admin.cluster import BrokerStatus, ClientKind, ConnectedClient, GroupLag, Overview
+    from client_core.admin.configuration import ConfigurationChange
     from client_core.admin.transactions import Resolution, ResolveProgress, TransactionSummary
     from client_core.results import TransactionInfo, TransactionResult
     from client_core.states import TransactionState, VerdictSource
@@ -20,7 +21,7 @@ __all__ = ["Operations"]
 
 
 class Operations(AdminRunner):
-    """Transactions, brokers, and clients."""
+    """Transactions, brokers, clients, and the configuration."""
 
     def list_transactions(
         self,
@@ -154,3 +155,51 @@ class Operations(AdminRunner):
     def list_group_lag(self, topic: str | None = None) -> Iterator[GroupLag]:
         """Iterates over the lag of all consumer groups, by group and topic; `topic`: only in this one."""
         return self._each(self._core.list_group_lag(topic))
+
+    def export_configuration(self, *, rights: bool = True) -> dict[str, Any]:
+        """Returns topics, groups, filters, rules and quotas as a document; without dead letter topics.
+
+        Args:
+            rights: Rules and quotas, too; otherwise the document has no such sections.
+
+        Returns:
+            What YAML and JSON can hold; apply_configuration takes it.
+        """
+        return self._runner.run(self._core.export_configuration(rights=rights))
+
+    def plan_configuration(self, document: object, *, prune: bool = False) -> list[ConfigurationChange]:
+        """Compares a document with what there is, and changes nothing.
+
+        Args:
+            document: As export_configuration returns it. What it does not name stays as it is.
+            prune: Delete what its sections do not name; a section that it does not have stays as it is.
+
+        Returns:
+            The changes that it asks for, in the order in which they are made; empty when there is none.
+
+        Raises:
+            ConfigurationError: It has something unknown, or asks for something impossible; its field says where.
+        """
+        return self._runner.run(self._core.plan_configuration(document, prune=prune))
+
+    def apply_changes(self, changes: Iterable[ConfigurationChange]) -> Iterator[ConfigurationChange]:
+        """Makes planned changes, as it is iterated over; each is returned when it is done."""
+        return self._each(self._core.apply_changes(changes))
+
+    def apply_configuration(
+        self, document: object, *, prune: bool = False, dry_run: bool = False
+    ) -> list[ConfigurationChange]:
+        """Makes what a document asks for; repeated, it changes nothing.
+
+        Args:
+            document: As export_configuration returns it. What it does not name stays as it is.
+            prune: Delete what its sections do not name.
+            dry_run: Change nothing.
+
+        Returns:
+            The changes that were made, or would be.
+
+        Raises:
+            ConfigurationError: It has something unknown, or asks for something impossible; nothing was changed.
+        """
+        return self._runner.run(self._core.apply_configuration(document, prune=prune, dry_run=dry_run))

@@ -31,6 +31,7 @@ class Piece:
         size: Their bytes on the wire.
         tables: Tables that it changes, as far as they are published.
         discarded: The transaction was rolled back after all: its earlier pieces count for nothing.
+        committed_at: When the transaction was committed, by the server's clock, in microseconds; 0: it is not known.
     """
 
     gtid: Gtid
@@ -40,6 +41,7 @@ class Piece:
     size: int = 0
     tables: set[str] = field(default_factory=set)
     discarded: bool = False
+    committed_at: int = 0
 
     def fits(self, size: int) -> bool:
         """Whether a message of this size goes into this piece; depends on its content only: ids are the same again."""

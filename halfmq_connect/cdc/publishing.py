@@ -32,12 +32,19 @@ class Progress:
     transactions: int = 0
     messages: int = 0
     epochs: int = 0
+    last_at: float = 0.0
+    """When it last published something, in seconds since 1970; 0: never."""
+    delay: float | None = None
+    """Seconds from the commit of the last published transaction, by the server's clock, to then; None: none was."""
 
-    def published(self, transactions: int, messages: int) -> None:
-        """Counts an epoch."""
+    def published(self, transactions: int, messages: int, committed_at: int = 0) -> None:
+        """Counts an epoch, and notes when the last one of its transactions was committed."""
         self.transactions += transactions
         self.messages += messages
         self.epochs += 1
+        self.last_at = time.time()
+        if committed_at:
+            self.delay = max(0.0, self.last_at - committed_at / 1_000_000)
 
 
 class Publisher:
@@ -60,6 +67,7 @@ class Publisher:
         self._gtids: list[str] = []
         self._messages = self._size = 0
         self._moved = False
+        self._committed_at = 0
         self._stored_at = time.monotonic()
         self._attempt = ""
         self._written = 0
@@ -82,6 +90,7 @@ class Publisher:
                     self.flush()
                 self._waiting.append((self._id(piece), piece.messages))
                 self._gtids.append(piece.gtid.text)
+                self._committed_at = piece.committed_at
                 self._messages += len(piece.messages)
                 self._size += piece.size
             self._passed(piece)
@@ -97,6 +106,7 @@ class Publisher:
             self._written += len(piece.messages)
         if piece.last:
             self._passed(piece)
+            self._committed_at = piece.committed_at
             written = None if piece.discarded else (self._attempt, self._written)
             self._commit([], written, 1, self._written)
 
@@ -139,7 +149,7 @@ class Publisher:
         messages: int,
     ) -> None:
         self._sink.commit(transactions, self._encoded(), written)
-        self._progress.published(count, messages)
+        self._progress.published(count, messages, self._committed_at)
 
     def _add(self, tables: set[str]) -> None:
         # They were made after the start: the log tells of all their rows, and no snapshot is needed.

@@ -91,7 +91,7 @@ class LogReader:
                 known = happened.gtid in self._position
                 if known and self._mariadb:
                     raise CannotFollow(_DISORDER.format(happened.gtid.text, self._position))
-                piece, self._file = Piece(happened.gtid), happened.file
+                piece, self._file = Piece(happened.gtid, committed_at=happened.committed_at), happened.file
                 self._converter.begin(happened)
             elif isinstance(happened, Truncated):
                 if piece is not None and not known:
@@ -112,7 +112,7 @@ class LogReader:
                 check_size(size, changed.table.name, _key_of(changed), place)
             if not piece.fits(size):
                 self.pieces.put(piece)
-                piece = Piece(piece.gtid, piece.number + 1)
+                piece = Piece(piece.gtid, piece.number + 1, committed_at=piece.committed_at)
             piece.add(message, size)
         return piece
 

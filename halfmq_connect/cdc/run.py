@@ -40,6 +40,8 @@ class ChangeCapture:
             new_snapshot: Forget the recorded position, and begin with a new snapshot of all tables.
         """
         self.progress = Progress()
+        self.interruptions = 0
+        """Sessions that ended because a system did not answer."""
         self._settings = settings
         self._new_snapshot = new_snapshot
         self._choice = TableChoice(settings)
@@ -68,6 +70,7 @@ class ChangeCapture:
                 except Interrupted as error:
                     failures = 1 if self.progress.epochs > before else failures + 1
                     self._host += 1
+                    self.interruptions += 1
                     pause = _PAUSES.backoff(failures)
                     _log.warning("interrupted, on in %.1f s: %s", pause, error)
                     self._stopping.wait(pause)

@@ -12,6 +12,7 @@ import typer
 
 from client_core.connection import TlsConfig
 from client_core.errors import ConfigurationError, HalfmqError
+from halfmq_connect.cli.metrics import MetricsListen, metrics_at, of_bridge
 from halfmq_connect.kafka import BridgeSettings, KafkaBridge, KafkaSource, SourceSettings
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.configuration import Configuration
@@ -102,6 +103,7 @@ def kafka(
     instance: Instance = None,
     session_timeout: SessionTimeout = None,
     tls_root_certificates: RootCertificates = None,
+    metrics_listen: MetricsListen = None,
 ) -> None:
     """Carry topics to Kafka: each message exactly once, in order per message group.
 
@@ -124,16 +126,16 @@ def kafka(
     with _told("kafka"):
         read = Configuration.read(config, BridgeSettings)
         wanted = read.with_options(name, topic, bootstrap_servers, endpoint, kafka_setting, given)
-        _run(
-            KafkaBridge(
-                wanted.endpoint,
-                wanted.kafka,
-                wanted.topics,
-                name=wanted.name,
-                settings=BridgeSettings(**wanted.settings),
-                tls=_tls(tls_root_certificates),
-            )
+        bridge = KafkaBridge(
+            wanted.endpoint,
+            wanted.kafka,
+            wanted.topics,
+            name=wanted.name,
+            settings=BridgeSettings(**wanted.settings),
+            tls=_tls(tls_root_certificates),
         )
+        with metrics_at(metrics_listen, lambda: of_bridge(wanted.name, "to_kafka", bridge)):
+            _run(bridge)
 
 
 def from_kafka(
@@ -156,6 +158,7 @@ def from_kafka(
     instance: Instance = None,
     session_timeout: SessionTimeout = None,
     tls_root_certificates: RootCertificates = None,
+    metrics_listen: MetricsListen = None,
 ) -> None:
     """Carry topics of Kafka to halfmq: each committed record exactly once, in order per key.
 
@@ -174,16 +177,16 @@ def from_kafka(
     with _told("from-kafka"):
         read = Configuration.read(config, SourceSettings)
         wanted = read.with_options(name, topic, bootstrap_servers, endpoint, kafka_setting, given)
-        _run(
-            KafkaSource(
-                wanted.endpoint,
-                wanted.kafka,
-                wanted.topics,
-                name=wanted.name,
-                settings=SourceSettings(**wanted.settings),
-                tls=_tls(tls_root_certificates),
-            )
+        source = KafkaSource(
+            wanted.endpoint,
+            wanted.kafka,
+            wanted.topics,
+            name=wanted.name,
+            settings=SourceSettings(**wanted.settings),
+            tls=_tls(tls_root_certificates),
         )
+        with metrics_at(metrics_listen, lambda: of_bridge(wanted.name, "from_kafka", source)):
+            _run(source)
 
 
 def forget(

@@ -10,10 +10,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from client_core.errors import ConfigurationError
 from halfmq_connect.cdc.config import read_settings
 from halfmq_connect.cdc.errors import CdcError, TakenOver, WrongSetting
 from halfmq_connect.cdc.outbox import CREATE_OUTBOX
 from halfmq_connect.cdc.run import ChangeCapture, check
+from halfmq_connect.cli.metrics import MetricsListen, metrics_at, of_cdc
 
 WRONG, STOPPED, TAKEN_OVER = 2, 1, 3
 
@@ -27,6 +29,7 @@ def cdc(
         bool, typer.Option("--new-snapshot", help="Forget the recorded position, and copy all tables anew.")
     ] = False,
     outbox_sql: Annotated[bool, typer.Option("--outbox-sql", help="Show how to make an outbox, and end.")] = False,
+    metrics_listen: MetricsListen = None,
 ) -> None:
     """Publish the changes of MySQL's and MariaDB's tables from their binary log, each exactly once.
 
@@ -48,7 +51,10 @@ def cdc(
         capture = ChangeCapture(settings, new_snapshot=new_snapshot)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: capture.stop())
-        capture.run()
+        with metrics_at(metrics_listen, lambda: of_cdc(settings.name, capture)):
+            capture.run()
+    except ConfigurationError as error:
+        _fail(error.field, str(error), WRONG)
     except WrongSetting as error:
         _fail(error.field, str(error), WRONG)
     except TakenOver as error:

@@ -17,12 +17,14 @@ import typer
 
 from client_core.connection import TlsConfig
 from client_core.errors import ConfigurationError
+from halfmq_connect.cli.metrics import MetricsListen, metrics_at, of_relay
 from producer_sdk.outbox import BrokerTarget, Outbox, RelaySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from producer_sdk.outbox import RelayTarget
+    from producer_sdk.outbox.relay import Relay
 
 _SETTINGS = RelaySettings()
 _AT_ONCE = 1000
@@ -93,6 +95,7 @@ def relay(
             "--possibly-twice", help="With --retry: also those that brokers may have stored, and forgotten since."
         ),
     ] = False,
+    metrics_listen: MetricsListen = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Relay the messages of an outbox to brokers, each exactly once, in the order of its message group.
@@ -123,7 +126,7 @@ def relay(
         target = (
             _kafka(kafka, topic or []) if _is_kafka(to) else _target(endpoint, tls, tls_ca, tls_certificate, tls_key)
         )
-        _run(outbox, target)
+        _run(outbox, target, metrics_listen)
     except ConfigurationError as error:
         hint = " (--create-tables makes missing tables)" if error.field == "table" and error.__cause__ else ""
         _fail((f"{error.field}: {error}" if error.field else str(error)) + hint)
@@ -139,9 +142,14 @@ def _level(name: str) -> str:
     return name.upper()
 
 
-def _run(outbox: Outbox, target: RelayTarget) -> None:
+def _run(outbox: Outbox, target: RelayTarget, metrics_listen: str | None) -> None:
     outbox.identity()
     made = outbox.relay(target)
+    with metrics_at(metrics_listen, lambda: of_relay(outbox, made)):
+        _relay(outbox, target, made)
+
+
+def _relay(outbox: Outbox, target: RelayTarget, made: Relay) -> None:
     failures: list[BaseException] = []
 
     def work() -> None:

@@ -77,6 +77,11 @@ class KafkaBridge:
         """Messages that this replica has carried, committed in Kafka."""
         return 0 if self._plan is None else self._plan.carried
 
+    def outages(self) -> dict[str, bool]:
+        """Which systems do not answer, as far as is known, by name."""
+        plan = self._plan
+        return {} if plan is None else {"kafka": plan.kafka.is_away, "halfmq": plan.halfmq.is_away}
+
     def stop(self) -> None:
         """Has run() end, after the transactions under way if these end within seconds.
 

@@ -79,6 +79,10 @@ class KafkaSource:
         self._kafka, self._halfmq = Outage("Kafka"), Outage("halfmq")
         self.carried = 0
 
+    def outages(self) -> dict[str, bool]:
+        """Which systems do not answer, as far as is known, by name."""
+        return {"kafka": self._kafka.is_away, "halfmq": self._halfmq.is_away}
+
     def stop(self) -> None:
         """Has run() end, after the epoch under way if that ends within seconds.
 

@@ -21,6 +21,10 @@ _ERROR = OutboxState.MESSAGE_ERROR.value
 _AT_ONCE = 500
 
 
+MOST_COUNTED = 100_000
+"""Rows of a state that are counted; more count as so many."""
+
+
 class Operating:
     """The operators' statements."""
 
@@ -35,18 +39,36 @@ class Operating:
         now = local.dialect.now
         by_index = local.dialect.by_index(self._index)
         counts = local.fetch(f"SELECT state, COUNT(*) FROM {self._table}{by_index} GROUP BY state")  # noqa: S608
-        oldest = local.fetch(
-            f"SELECT {now} - created_at FROM {self._table}{by_index}"  # noqa: S608
-            f" WHERE state = '{OutboxState.LOCAL_COMMIT.value}' AND id > 0 ORDER BY id LIMIT 1"
-        )
+        oldest = self._oldest(local)
         turn = local.fetch(f"SELECT owner, until_at - {now} FROM {self._turn} WHERE name = :name", name=THE_RELAY)  # noqa: S608
         held = bool(turn) and int(turn[0][1]) > 0
         return OutboxStatus(
             {OutboxState(state): int(count) for state, count in sorted(counts)},
-            int(oldest[0][0]) / 1_000_000 if oldest else None,
+            oldest,
             str(turn[0][0]) if held else "",
             int(turn[0][1]) / 1_000_000 if held else 0.0,
         )
+
+    def backlog(self, local: LocalTransaction) -> OutboxStatus:
+        """Counts rows that are not sent, up to a bound in each state; by the index of pending rows."""
+        by_index = local.dialect.by_index(self._index)
+        counts: dict[OutboxState, int] = {}
+        for state in (OutboxState.UNKNOWN, OutboxState.LOCAL_COMMIT, OutboxState.MESSAGE_ERROR):
+            ((count,),) = local.fetch(
+                f"SELECT COUNT(*) FROM (SELECT 1 FROM {self._table}{by_index}"  # noqa: S608
+                f" WHERE state = '{state.value}' LIMIT {MOST_COUNTED}) some_of_them"
+            )
+            counts[state] = int(count)
+        oldest = self._oldest(local)
+        return OutboxStatus(counts, oldest)
+
+    def _oldest(self, local: LocalTransaction) -> float | None:
+        """Seconds since the oldest row that is to be sent was written."""
+        found = local.fetch(
+            f"SELECT {local.dialect.now} - created_at FROM {self._table}{local.dialect.by_index(self._index)}"  # noqa: S608
+            f" WHERE state = '{OutboxState.LOCAL_COMMIT.value}' AND id > 0 ORDER BY id LIMIT 1"
+        )
+        return int(found[0][0]) / 1_000_000 if found else None
 
     def errors(self, local: LocalTransaction, after: int, limit: int) -> list[FailedMessage]:
         """Messages that failed, in the order of their numbers."""

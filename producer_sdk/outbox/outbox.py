@@ -227,6 +227,10 @@ class Outbox(OutboxCore, MessageStore):
         """How many messages there are in each state, and which relay sends."""
         return self.on_database(self.operating.status)
 
+    def backlog(self) -> OutboxStatus:
+        """How many messages are not sent, up to 100,000 in each state, and how old the oldest is; for metrics."""
+        return self.on_database(self.operating.backlog)
+
     def errors(self, after: int = 0, limit: int = 100) -> list[FailedMessage]:
         """Messages in MESSAGE_ERROR, by ascending number: the first ones after a number."""
         return self.on_database(lambda local: self.operating.errors(local, after, limit))

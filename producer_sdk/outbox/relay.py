@@ -82,8 +82,10 @@ class Relay:
         self._decider = decider
         self.turn = Turn(schema, settings.lease)
         self.has_turn = False
-        self._turns = 0
+        self.turns = 0
         """How often it took the turn."""
+        self.counts = {"sent": 0, "failed": 0, "error": 0}
+        """Messages by what became of them."""
         self._reading: Reading
         self._settling: Settling
         self._signal = Wakeup()
@@ -101,6 +103,11 @@ class Relay:
         self._renewed_at = 0.0
         self._clean_due = self._clean_all_due = 0.0
         self._said: dict[str, float] = {}
+
+    @property
+    def failures(self) -> int:
+        """Calls of the target that failed since the last one that did not."""
+        return self._failures
 
     def start(self) -> None:
         """Begins, in a thread of its own."""
@@ -198,7 +205,7 @@ class Relay:
             # Also by a relay that gave its turn back, which others hear of by looking.
             return min(seconds, self._settings.lease / 4)
         self._renewed_at, self.has_turn = began, True
-        self._turns += 1
+        self.turns += 1
         self._reading = Reading(self._run, self._rows, self._settings)
         self._settling = Settling(self._run, self._rows, self.turn, keep=self._settings.keep > 0, backoff=self._backoff)
         # What the last relay may have sent is not sent before that is noted.
@@ -253,14 +260,14 @@ class Relay:
                     return
         assert self._calls is not None  # noqa: S101 - run() made it
         self._next = []
-        call = self._calls.submit(self._call_target, rows, self._turns)
+        call = self._calls.submit(self._call_target, rows, self.turns)
         self._under_way[call] = rows, self._renewed_at
         call.add_done_callback(lambda _: self._signal.set())
 
     def _call_target(self, rows: list[Pending], turn: int) -> Sequence[Exception | None]:
         def may_send() -> bool:
             """False after this process stood still: the turn may be another's."""
-            held = self.has_turn and self._turns == turn
+            held = self.has_turn and self.turns == turn
             return held and time.monotonic() <= self._renewed_at + self._settings.lease / 2
 
         if not may_send():
@@ -322,6 +329,8 @@ class Relay:
         planner = self._reading.planner
         errors: dict[str, list[Pending]] = {}
         for each in written:
+            if (outcome := each.becomes.name.lower()) in self.counts:
+                self.counts[outcome] += 1
             if each.becomes in {Becomes.SENT, Becomes.ERROR}:
                 planner.seen.discard(each.row.id)
             if each.becomes is Becomes.ERROR:

@@ -137,6 +137,29 @@ def test_access(kind: Kind | None) -> None:
         assert each["ratio_low"] is each["ratio_high"] is None  # Two rounds are too few.
 
 
+@places(None)
+def test_metrics(kind: Kind | None) -> None:
+    options = [
+        "--in-flight",
+        "8",
+        "--sdk-in-flight",
+        "32",
+        "--messages",
+        "500",
+        "--scrape-every",
+        "0.2",
+        "--size",
+        "100",
+    ]
+    figures = bench("metrics", *on(kind), *options, "--seconds", "0.5", "--rounds", "2")
+    assert (figures["in_flight"], figures["sdk_in_flight"], figures["rounds"]) == (8, 32, 2)
+    assert figures["scrapes"] > 0
+    assert figures["calls"].keys() == {"send, a call each", "send, by the SDK", "prepare and commit", "consume and ack"}
+    for each in figures["calls"].values():
+        assert each["ratio"] > 0
+        assert each["broker_ratio"] > 0
+
+
 @places("mariadb", embedded=False)
 def test_spark(kind: Kind | None) -> None:
     figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")

@@ -228,7 +228,7 @@ async def test_a_half_message(world: World, store: Store, topic: Topic, caplog: 
         caplog.clear()
     world.clock.pass_time(POLICY.interval)
     await store.park_exhausted(10)
-    listed = await store.list_transactions(TransactionFilter())
+    listed = (await store.list_transactions(TransactionFilter())).entries
     assert {each.transaction_id: each.check_count for each in listed} == {broken: 3, whole: 3}
     # An operator can decide it; what is released is as damaged as it was.
     await decided(store, commit(broken, VerdictSource.OPERATOR, reason="it is known"))

@@ -125,6 +125,12 @@ class TestAgreement:
         await send(store, topic, "red", "blue")
         assert bodies(await pull(store, choosy, topic)) == ["red0"]
 
+    async def test_those_of_several_groups_are_read_at_once(
+        self, store: Store, topic: Topic, choosy: ConsumerGroup, group: ConsumerGroup
+    ) -> None:
+        assert await store.filters_of_groups([group, choosy]) == [[], [("orders", RED)]]
+        assert await store.filters_of_groups([]) == []
+
     async def test_another_one_is_refused(self, store: Store, topic: Topic, choosy: ConsumerGroup) -> None:
         with pytest.raises(Refused, match="with the filter 'red'") as refused:
             await wanting(store, choosy, topic, DEAR)

@@ -10,6 +10,7 @@ import pytest
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.ports.transactions import PrepareWork, TransactionFilter
+from broker.storage.transactions import transaction_queries as module
 from conformance.world import HOUR, POLICY, World, commit, decided, half, new_id, ok, prepared
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Pending:
         world.clock.pass_time(1)
 
     async def listed(self, wanted: TransactionFilter) -> str:
-        return " ".join(self.names[each.transaction_id] for each in await self.store.list_transactions(wanted))
+        return " ".join(
+            self.names[each.transaction_id] for each in (await self.store.list_transactions(wanted)).entries
+        )
 
 
 @pytest.fixture
@@ -85,7 +88,8 @@ async def test_filters(pending: Pending, wanted: dict[str, object], expected: st
 
 async def test_what_a_line_says(world: World, pending: Pending) -> None:
     lines = {
-        pending.names[line.transaction_id]: line for line in await pending.store.list_transactions(TransactionFilter())
+        pending.names[line.transaction_id]: line
+        for line in (await pending.store.list_transactions(TransactionFilter())).entries
     }
     parked, several = lines["parked"], lines["b2"]
     assert (parked.check_count, parked.next_check_at, parked.half_count) == (POLICY.max_checks, None, 1)
@@ -103,7 +107,38 @@ async def test_paging_sees_each_once(world: World, store: Store, topic: Topic, s
         world.clock.pass_time(1)
     seen: list[bytes] = []
     wanted = TransactionFilter(limit=size)
-    while page := await store.list_transactions(wanted):
-        seen += [line.transaction_id for line in page]
-        wanted = replace(wanted, after=page[-1].transaction_id)
+    while True:
+        page = await store.list_transactions(wanted)
+        seen += [line.transaction_id for line in page.entries]
+        if page.following is None:
+            break
+        wanted = replace(wanted, after=page.following)
     assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"prepared_before": "parked"}, ["parked"]),
+        ({"topic": "two"}, ["b1", "b2"]),
+        ({"topic": "two", "group": "b"}, ["b1", "b2"]),
+    ],
+)
+async def test_a_page_looks_at_a_limited_number(
+    pending: Pending, wanted: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_EXAMINED", 2)
+    search = TransactionFilter(limit=1, producer_group=wanted.get("group"))
+    if name := wanted.get("topic"):
+        search.topic_id = getattr(pending, name).topic_id
+    if name := wanted.get("prepared_before"):
+        search.prepared_before = pending.times[name]
+    seen, pages = list[str](), 0
+    while True:
+        page = await pending.store.list_transactions(search)
+        seen += [pending.names[each.transaction_id] for each in page.entries]
+        pages += 1
+        if page.following is None:
+            break
+        search = replace(search, after=page.following)
+    assert (seen, pages > 1) == (expected, True)

@@ -18,6 +18,7 @@ from broker.domain.message import Message
 from broker.domain.tenancy import Quota
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.ports.delivery import Claimed, ClaimWork, ExtendWork, NackWork
+from broker.ports.diagnosis import Bounds, DiagnosisSettings
 from broker.ports.log import RecallWork, SendWork
 from broker.ports.queries import MessageSearch
 from broker.ports.transactions import DecidedSearch, Half, PrepareWork, TransactionFilter, VerdictWork
@@ -25,6 +26,8 @@ from broker.storage.catalog import quotas
 from broker.storage.catalog.directory import Directory
 from broker.storage.delivery import claims, receipts
 from broker.storage.delivery.group_views import GroupMemory
+from broker.storage.diagnosis.examination import CHECKS
+from broker.storage.diagnosis.subject import Subject
 from broker.storage.engine.session import StartOver
 from broker.storage.groups import groups, holders, lags
 from broker.storage.log import log, message_queries, reading, recall, schedule
@@ -446,6 +449,27 @@ def test_a_sample_for_metrics_reads_what_is_open_and_nothing_of_the_past(past: P
     plans_hold(past, measured, may_scan=frozenset({"totals": {"scheduled_message"}, "lags": {"lease"}}.get(name, ())))
 
 
+DIAGNOSES = ["clock", "tables", "plans", "stuck-checks", "producers", "retention", "deletions", "scheduled"]
+
+
+@pytest.mark.parametrize("check", DIAGNOSES)
+def test_a_diagnosis_reads_what_it_counts_and_not_the_past(past: Past, check: str) -> None:
+    """It is harmless on a server at work: it counts what is pending up to a thousand, and locks nothing."""
+    past.pretend(stale=False)
+    work = next(each.work for each in CHECKS if each.name == check)
+    # Everything is late in the eyes of such brokers.
+    nothing = Bounds(0, 0)
+    settings = DiagnosisSettings(keep_ops=0, behind=nothing, late=nothing, intervals=nothing)
+    measured = past.reads(lambda session: work(Subject(session, past.database, settings)), locks=True)
+    assert measured.result
+    # A thousand op records, and for each of them that it is not scheduled; columns of all tables.
+    assert measured.reads <= 8000, f"{measured.reads} rows read"
+    assert measured.locked == 0
+    measured.statements = [each for each in measured.statements if "information_schema" not in each[0]]
+    # Its first two leases are read in the order of their key.
+    plans_hold(past, measured, may_scan=frozenset({"lease"} if check == "plans" else ()))
+
+
 def test_a_pull_that_finds_nothing_reads_next_to_nothing(past: Past) -> None:
     past.pretend(stale=False)
 
@@ -475,8 +499,7 @@ def test_decided_halves_are_found_among_a_million(past: Past) -> None:
             " check_count",
             rows,
         )
-        query = checks.DUE.format(index=session.dialect.by_index("half_due"))
-        due = [row[0] for row in session.fetch(query, (halves.TO_CHECK, 1, START, 1000))]
+        due = session.execute_all([checks.looking_for_due(session, 1, START, 1000)])[0].rows
         return len(due), halves.sweep_decided(session, b"", 2000)
 
     measured = past.reads(work)
@@ -499,10 +522,12 @@ def test_decided_halves_are_found_among_a_million(past: Past) -> None:
 def test_listing_reads_a_page(past: Past, wanted: TransactionFilter) -> None:
     past.pretend(stale=False)
     measured = past.reads(lambda session: transaction_queries.list_transactions(session, wanted))
-    assert 0 < len(measured.result) <= wanted.limit
-    # A page, its details and their counts; of a group, the index entries of its transactions.
+    assert 0 < len(measured.result.entries) <= wanted.limit
+    # A page, its details and their counts; of a group, the index entries of its transactions; with conditions on topic
+    # or time, those of the first transactions.
     of_group = 0 if wanted.producer_group is None else PENDING // bulk.PENDING_GROUPS
-    assert measured.reads <= 6 * wanted.limit + 2 * of_group + CONSTANT
+    examined = 0 if wanted.topic_id is None and wanted.prepared_before is None else transaction_queries.FIRST_EXAMINED
+    assert measured.reads <= 6 * wanted.limit + 5 * examined + 2 * of_group + CONSTANT
     plans_hold(past, measured)
 
 

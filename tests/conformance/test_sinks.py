@@ -244,9 +244,10 @@ async def test_nobody_is_asked_about_it(world: World, store: Store, topic: Topic
     world.clock.pass_time(10 * POLICY.interval)
     assert await store.claim_checks([group], POLICY, 10) == []
     assert await store.overdue(0) == []
-    (listed,) = await store.list_transactions(
-        TransactionFilter(state=None, producer_group=None, topic_id=None, prepared_before=None, after=b"", limit=10)
+    search = TransactionFilter(
+        state=None, producer_group=None, topic_id=None, prepared_before=None, after=b"", limit=10
     )
+    (listed,) = (await store.list_transactions(search)).entries
     assert (listed.producer_group, listed.state, listed.next_check_at) == (
         "%SINK%archive",
         TransactionState.PREPARED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import pymysql
 import pytest
 
 from broker.domain.group import GroupMode, GroupSettings
@@ -151,6 +152,30 @@ def test_a_user_without_the_right_gets_tables_and_a_warning_and_views_later(
             for view in VIEWS:
                 cursor.execute(f"SELECT * FROM {view}")
         database.close()
+    finally:
+        with connect(url) as connection, connection.cursor() as cursor:
+            cursor.execute(f"DROP USER IF EXISTS '{user}'@'%'")
+        drop_database(url)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_who_may_read_a_view_needs_no_right_to_the_tables(kind: Kind) -> None:
+    url = create_database(server_url(kind))
+    name = url.rpartition("/")[2]
+    user = f"reads_{name}"[:32]
+    try:
+        database = Database(url)
+        migrate(database)
+        database.close()
+        with connect(url) as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'none'")
+            cursor.execute(f"GRANT SELECT ON `{name}`.halfmq_lag TO '{user}'@'%'")
+        scheme, _, rest = url.partition("://")
+        theirs = f"{scheme}://{user}:none@{rest.rpartition('@')[2]}"
+        with connect(theirs) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT consumer_group, SUM(ready_messages) FROM halfmq_lag GROUP BY consumer_group")
+            with pytest.raises(pymysql.err.OperationalError, match="denied"):
+                cursor.execute("SELECT * FROM lease")
     finally:
         with connect(url) as connection, connection.cursor() as cursor:
             cursor.execute(f"DROP USER IF EXISTS '{user}'@'%'")

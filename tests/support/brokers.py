@@ -54,6 +54,8 @@ class BrokerProcess:
         self.metrics_endpoint = ""
         self._has_two = "admin_listen" in settings
         self._has_metrics = "metrics_listen" in settings
+        self.console_endpoint = ""
+        self._has_console = "console_listen" in settings
         self._launch()
 
     def _launch(self) -> None:
@@ -67,6 +69,8 @@ class BrokerProcess:
             self.admin_endpoint = self.process.stdout.readline().strip()
         if self._has_metrics and self.endpoint:
             self.metrics_endpoint = self.process.stdout.readline().strip()
+        if self._has_console and self.endpoint:
+            self.console_endpoint = self.process.stdout.readline().strip()
         watchdog.cancel()
         if not self.endpoint:
             self.process.wait(STOP_SECONDS)

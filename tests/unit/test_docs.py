@@ -15,6 +15,7 @@ from broker.config import BOUNDS, BrokerConfig
 from broker.domain import limits
 from broker.domain.filters import MAX_FILTER, MAX_TAGS
 from broker.domain.filters.tags import MAX_COUNT
+from broker.ports.diagnosis import Bounds, DiagnosisSettings
 from broker.rocketmq.codes import _BY_FIELD, _BY_KIND, _BY_REASON
 from broker.rocketmq.protocol import Code, service_pb2
 from broker.services.consuming.config import SECOND, DeliveryConfig
@@ -22,6 +23,8 @@ from broker.services.producing.validation import LONGEST_CHECK_DELAY
 from broker.storage.tables.schema import metadata
 from broker.wire.interceptor import LARGEST_REQUEST
 from broker.wire.status import CODES
+from halfmq_cli.doctor.certificates import CRITICAL_DAYS, WARNING_DAYS
+from halfmq_cli.doctor.command import ALL_CHECKS
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
@@ -125,6 +128,44 @@ def test_the_tables_of_the_data_flow_exist() -> None:
         "tenant_quota",
         "audit_record",
     }
+
+
+def test_every_check_of_a_diagnosis_has_a_line() -> None:
+    rows = _table((DOCS / "doctor.md").read_text(), "check")
+    assert [row[0].strip("`") for row in rows] == list(ALL_CHECKS)
+
+
+def test_the_bounds_of_a_diagnosis_are_those_of_the_code() -> None:
+    """Each as a warning and as critical, in this order."""
+    rows = {row[0].strip("`"): row[1] for row in _table((DOCS / "doctor.md").read_text(), "check")}
+    for check, name, warning, critical in (
+        ("settings", "connections", "90 %", "98 %"),
+        ("history-list", "history", "100,000 entries", "1,000,000"),
+        ("history-list", "log_bytes", "64 MiB", "1 GiB"),
+        ("oldest-transaction", "open_for", "5 minutes", "an hour"),
+        ("lock-holders", "held_for", "10 s", "5 min"),
+        ("lock-holders", "waits_for", "2 s", "5 s"),
+        ("clock", "clock", "2 s", "30 s"),
+        ("clock", "ahead", "5 s", "60 s"),
+        ("stuck-checks", "parked_for", "", "a day"),
+        ("producers", "intervals", "3 intervals", "20"),
+        ("retention", "behind", "5 minutes", "a day"),
+        ("scheduled", "late", "30 s", "10 min"),
+    ):
+        assert getattr(DiagnosisSettings(), name) == Bounds(_figure(warning), _figure(critical)), name
+        shown = rows[check]
+        assert warning in shown, (check, name)
+        assert critical in shown, (check, name)
+    assert f"within {WARNING_DAYS} days ({CRITICAL_DAYS}: critical)" in rows["certificates"]
+
+
+def _figure(text: str) -> float:
+    """A bound as pages write it."""
+    number, _, unit = text.replace(",", "").partition(" ")
+    if number in {"a", "an"}:
+        number = "1"
+    units = {"%": 0.01, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1e6, "min": 60e6, "minutes": 60e6, "hour": 3600e6}
+    return round(float(number or 0) * {**units, "day": 24 * 3600e6}.get(unit, 1), 6)
 
 
 def test_the_diagram_is_that_of_the_transitions() -> None:

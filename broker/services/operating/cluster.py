@@ -21,6 +21,8 @@ ALIVE = 15_000_000
 """Microseconds since the last report of a broker that counts as alive: three of its intervals."""
 COUNT_EVERY = 1.0
 """Seconds between two counts of what there is."""
+SLOW, OLD = 0.1, 10.0
+"""Seconds that a count takes from which on nobody waits for it, if the last one is not older than that."""
 LONGEST_TOKEN = 1_000
 
 
@@ -42,18 +44,18 @@ class ClusterOperations:
         self._counts = counts
         self._clock = clock
         self._counting: asyncio.Task[Overview] | None = None
-        self._counted_at = float("-inf")
+        self._last: Overview | None = None
+        self._began = self._counted_at = float("-inf")
+        self._took = 0.0
 
     async def overview(self, may: Judge | None = None) -> Overview:
         """What there is in all, counted once a second at most, however many ask.
 
+        Where counting takes long, the figures may be some seconds old; they tell of when they are.
+
         `may`: the producer groups that may be seen; None: all.
         """
-        now = asyncio.get_running_loop().time()
-        if self._counting is None or (self._counting.done() and now - self._counted_at >= COUNT_EVERY):
-            self._counted_at = now
-            self._counting = asyncio.create_task(self._counts.overview())
-        found = await asyncio.shield(self._counting)
+        found = await self._counted()
         if may is None:
             return found
         return replace(found, pending=[each for each in found.pending if may(each.producer_group)])
@@ -62,6 +64,22 @@ class ClusterOperations:
         """The brokers by their names, and whether each one reported lately."""
         now = self._clock.now()
         return [(each, now - each.seen_at <= ALIVE) for each in await self._store.brokers()]
+
+    async def _counted(self) -> Overview:
+        now = asyncio.get_running_loop().time()
+        if self._counting is None or (self._counting.done() and now - self._began >= COUNT_EVERY):
+            self._began = now
+            self._counting = asyncio.create_task(self._count(now))
+        last = self._last
+        if last is not None and self._took > SLOW and now - self._counted_at < OLD:
+            return last
+        return await asyncio.shield(self._counting)
+
+    async def _count(self, began: float) -> Overview:
+        self._last = await self._counts.overview()
+        self._counted_at = asyncio.get_running_loop().time()
+        self._took = self._counted_at - began
+        return self._last
 
     async def clients(
         self, search: ClientSearch, page_size: int, page_token: str, may: Judge | None = None

@@ -43,11 +43,15 @@ class GroupService:
 
     async def groups(
         self, page_token: str, page_size: int, may: Judge | None = None
-    ) -> tuple[list[ConsumerGroup], str]:
-        """A page of consumer groups by name, and the token of the next page (empty at the end).
+    ) -> tuple[list[tuple[ConsumerGroup, _Filters]], str]:
+        """A page of consumer groups by name, with their filters by topic, and the token of the next page.
 
         `may`: which may be seen.
         """
+        found, following = await self._page(page_token, page_size, may)
+        return list(zip(found, await self._store.filters_of_groups(found), strict=True)), following
+
+    async def _page(self, page_token: str, page_size: int, may: Judge | None) -> tuple[list[ConsumerGroup], str]:
         size = page_limit(page_size)
         if page_token:
             check_group_name(page_token, "page_token")
@@ -76,7 +80,7 @@ class GroupService:
         Raises:
             NotFound: there is no such topic.
         """
-        found, following = await self.groups(page_token, page_size, may)
+        found, following = await self._page(page_token, page_size, may)
         lags, count = await self._store.group_lags(found, await self._catalog.topic(topic) if topic else None)
         return lags, found[count - 1].name if count < len(found) else following
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broker.domain.limits import check_operator, check_reason
 from broker.domain.transaction import VerdictSource
 from broker.errors import BrokerError, InvalidArgument, NotFound, VerdictConflict
+from broker.ports.epochs import SINK_GROUP
 from broker.ports.transactions import TransactionFilter, VerdictWork
 from broker.services.auditing import about_to_change
 from broker.services.paging import (
@@ -128,13 +129,11 @@ class TransactionOperations:
                 topic_id=(await self._catalog.topic(topic)).topic_id if topic else None,
                 prepared_before=wanted.prepared_before,
                 after=parse_transaction_token(page_token),
-                limit=size + 1,
+                limit=size,
                 groups=groups,
             )
         )
-        if len(found) <= size:
-            return found, ""
-        return found[:size], transaction_token(found[size - 1].transaction_id)
+        return found.entries, "" if found.following is None else transaction_token(found.following)
 
     async def decided(
         self, search: DecidedSearch, page_size: int, page_token: str, may: Judge | None = None
@@ -188,7 +187,9 @@ class TransactionOperations:
             await about_to_change()
         so_far, token = Resolved(), ""
         while True:
-            found, token = await self.undecided(wanted, RESOLVED_AT_ONCE, token, may)
+            page, token = await self.undecided(wanted, RESOLVED_AT_ONCE, token, may)
+            # Those of sinks are decided by epochs, and nobody is asked about them.
+            found = [each for each in page if each.producer_group != SINK_GROUP]
             so_far.matched += len(found)
             so_far.examples = [] if so_far.examples else found[:EXAMPLES]
             if found and not dry_run:

@@ -117,9 +117,11 @@ class SendService:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _tell(self, work: Sequence[SendWork], indexes: Sequence[int], outcomes: Sequence[object]) -> None:
-        if self._observer is not NO_OBSERVER:
-            done = zip(work, indexes, strict=True)
-            self.tell_stored([item.message for item, index in done if _is_new(outcomes[index])])
+        if self._observer is NO_OBSERVER:
+            return
+        new = [item.message for item, index in zip(work, indexes, strict=True) if _is_new(outcomes[index])]
+        self.tell_stored(new)
+        if len(new) < len(outcomes):
             tell_refused(self._observer, outcomes)
 
     def tell_stored(self, messages: Sequence[Message]) -> None:

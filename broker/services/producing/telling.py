@@ -18,12 +18,30 @@ TRANSACTION = "transaction"
 
 
 def tell_stored(observer: Observer, messages: Iterable[Message], kind: str = "") -> None:
-    """Tells of messages that were stored; `kind`: of all of them, else each has its own."""
+    """Tells of messages that were stored.
+
+    Args:
+        observer: who is told.
+        messages: the messages.
+        kind: of all of them; empty: each has its own.
+    """
     if observer is NO_OBSERVER:
         return
     sizes: dict[tuple[str, str], list[int]] = {}
+    last, some = ("", ""), list[int]()
     for message in messages:
-        sizes.setdefault((message.topic, kind or _kind_of(message)), []).append(len(message.body))
+        # As RocketMQ names it.
+        if kind:
+            own = kind
+        elif message.deliver_at is not None or message.delay is not None:
+            own = "delay"
+        else:
+            own = "normal" if message.message_group is None else "fifo"
+        # Most calls have messages of one topic.
+        if last[0] != message.topic or last[1] != own:
+            last = (message.topic, own)
+            some = sizes.setdefault(last, [])
+        some.append(len(message.body))
     for (topic, own), some in sizes.items():
         observer.messages_stored(topic, own, some)
 
@@ -35,10 +53,3 @@ def tell_refused(observer: Observer, outcomes: Iterable[object]) -> None:
     refused = [outcome for outcome in outcomes if isinstance(outcome, BrokerError)]
     for reason, count in Counter([error.reason for error in refused]).items() if refused else ():
         observer.items_refused(reason, count)
-
-
-def _kind_of(message: Message) -> str:
-    """As RocketMQ names it."""
-    if message.deliver_at is not None or message.delay is not None:
-        return "delay"
-    return "normal" if message.message_group is None else "fifo"

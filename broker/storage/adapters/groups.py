@@ -67,6 +67,19 @@ class Groups(Access):
 
         return await self._read(read)
 
+    async def filters_of_groups(self, groups: Sequence[ConsumerGroup]) -> list[list[tuple[str, Filter]]]:
+        """The filters of several groups, by the name of the topic."""
+
+        def read(session: Session) -> list[list[tuple[str, Filter]]]:
+            found = filters.filters_of_groups(session, groups)
+            topics = self.directory.by_ids(session, {topic_id for each in found.values() for topic_id in each})
+            return [
+                sorted((topics[i].name, each) for i, each in found.get(group.group_id, {}).items() if i in topics)
+                for group in groups
+            ]
+
+        return await self._read(read)
+
     async def commit_offsets(self, group: ConsumerGroup, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Records the progress of a group that reads by offset, by queue id."""
         await self._write(lambda session: progress.commit(session, group, topic, offsets))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TransactionDetail,
         TransactionFilter,
         TransactionOutcome,
-        TransactionSummary,
+        TransactionPage,
         VerdictWork,
     )
     from broker.storage.engine.connection import Database
@@ -70,7 +70,7 @@ class Transactions(Access):
             lambda session: transaction_queries.transaction(session, transaction_id, self.directory)
         )
 
-    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+    async def list_transactions(self, wanted: TransactionFilter) -> TransactionPage:
         """Transactions without a verdict, in the order of their ids, which begin with the time."""
         return await self._read(lambda session: transaction_queries.list_transactions(session, wanted))
 

@@ -173,10 +173,16 @@ def news_of(
 
 
 def _is_due(session: Session, group_id: int, now: int, queue_ids: Collection[int]) -> bool:
-    return bool(queue_ids and session.execute_all([_looking_for_due(session, group_id, now, queue_ids, 1)])[0].rows)
+    return bool(queue_ids and session.execute_all([looking_for_due(session, group_id, now, queue_ids, 1)])[0].rows)
 
 
-def _looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:
+def looking_for_backlog(session: Session, group_id: int, queue_ids: Collection[int]) -> Statement:
+    """Statement for a group's backlog in some queues. By primary key."""
+    sql = _BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(queue_ids))
+    return Statement(sql, (group_id, *queue_ids))
+
+
+def looking_for_due(session: Session, group_id: int, now: int, queue_ids: Collection[int], limit: int) -> Statement:
     """Statement for available leases. Uses lease_available."""
     sql = DUE_LEASES.format(index=session.dialect.by_index("lease_available"), queue_ids=marks(queue_ids))
     return Statement(sql, (group_id, now, *queue_ids, limit))
@@ -257,9 +263,9 @@ def _open_counter(
     seen, behind, *due = session.execute_all(
         [
             groups.look(group_id),
-            Statement(_BACKLOG.format(by_key=session.dialect.by_key, queue_ids=marks(places)), (group_id, *places)),
+            looking_for_backlog(session, group_id, places),
             # The rows are locked by primary key, later.
-            *[_looking_for_due(session, group_id, now, each.queue_ids, TAKE_OVERS_AT_ONCE) for each in lists.values()],
+            *[looking_for_due(session, group_id, now, each.queue_ids, TAKE_OVERS_AT_ONCE) for each in lists.values()],
         ]
     )
     view = groups.view(session, group_id, seen.rows, now)

@@ -9,11 +9,11 @@ import random
 from typing import TYPE_CHECKING
 
 from broker.domain.lease import token_of
-from broker.storage.engine.statements import Statement, insertion_of_one, marks
+from broker.storage.engine.statements import Statement, insertion_of_one, marks, rows_of, selection
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from broker.domain.lease import Lease
     from broker.storage.engine.session import Session
@@ -97,9 +97,14 @@ def storing(lease: Lease) -> Statement:
 
 def lock(session: Session, lease_ids: Iterable[int]) -> dict[int, Lease]:
     """Leases by number, locked; missing ones are omitted. By primary key."""
-    found = session.fetch_in(
+    found = rows_of(session.execute_all(locking(session, sorted(lease_ids))))
+    return {row[0]: rows.lease_from_row(row) for row in found}
+
+
+def locking(session: Session, lease_ids: Sequence[int]) -> list[Statement]:
+    """Statements that lock leases. By primary key."""
+    return selection(
         f"SELECT {rows.LEASE_COLUMNS} FROM lease{session.dialect.by_key} WHERE lease_id",
-        sorted(lease_ids),
+        lease_ids,
         " ORDER BY lease_id" + session.dialect.for_update,
     )
-    return {row[0]: rows.lease_from_row(row) for row in found}

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from broker.errors import ConfigurationError
 from broker.storage.engine.connection import HOLD_LIMIT, Database, parse_url
 from broker.storage.engine.dialects import DIALECTS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.storage.engine.dialects.unsuitable import Unsuitable
+
 USUAL_BODY = 4 * 1024 * 1024
+
+
+def connect(url: str, *, answer_timeout: float, table_prefix: str = "") -> Database:
+    """Connects, whatever the settings.
+
+    Args:
+        url: of the database.
+        answer_timeout: seconds that a statement may take.
+        table_prefix: prefix of the names of all tables.
+
+    Raises:
+        ConfigurationError: wrong URL, server not reachable, or wrong password.
+    """
+    with _explained(url):
+        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT, table_prefix=table_prefix)
+        try:
+            # A file is opened by the first session only.
+            database.release(database.session())
+        except BaseException:
+            database.close()
+            raise
+    return database
 
 
 def open_database(
@@ -30,25 +60,32 @@ def open_database(
         ConfigurationError: wrong URL, server not reachable, wrong password, version too old, or settings under which
             acknowledged commits could be lost (unless `allow_unsafe`, which turns those into warnings).
     """
-    try:
-        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT, table_prefix=table_prefix)
+    database = connect(url, answer_timeout=answer_timeout, table_prefix=table_prefix)
+    with _explained(url):
         try:
             unsafe, warnings = _check(database, largest_body)
             if unsafe and not allow_unsafe:
-                raise ConfigurationError(" ".join(unsafe), field="database")
+                raise ConfigurationError(" ".join(map(str, unsafe)), field="database")
         except BaseException:
             database.close()
             raise
+    return database, [str(each) for each in (*unsafe, *warnings)]
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Converts errors of the driver to ConfigurationError."""
+    try:
+        yield
     except ConfigurationError:
         raise
     except Exception as error:
         shown = parse_url(url)
         text = DIALECTS[shown.get_backend_name()].connect_error(shown, error)
         raise ConfigurationError(text, field="database") from error
-    return database, unsafe + warnings
 
 
-def _check(database: Database, largest_body: int) -> tuple[list[str], list[str]]:
+def _check(database: Database, largest_body: int) -> tuple[list[Unsuitable], list[Unsuitable]]:
     session = database.session()
     try:
         found = database.dialect.check(session, database.target, database.version, largest_body)

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from broker.domain.filters import Filter, FilterKind, compile_filter
 from broker.errors import NotFound, Refused
 from broker.storage.catalog.topics import holding
+from broker.storage.engine.statements import marks
 from broker.storage.groups.groups import change
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.engine.session import Session
@@ -73,3 +76,15 @@ def filters_of(session: Session, group: ConsumerGroup) -> dict[int, Filter]:
     return {
         topic_id: compile_filter(FilterKind(kind), expression, max_cost=None) for topic_id, kind, expression in found
     }
+
+
+def filters_of_groups(session: Session, groups: Sequence[ConsumerGroup]) -> dict[int, dict[int, Filter]]:
+    """The filters of several groups, by group id and topic id; groups without any are not in it."""
+    found: dict[int, dict[int, Filter]] = {}
+    if groups:
+        # By the primary key, which begins with the group.
+        query = f"SELECT group_id, topic_id, kind, expression FROM group_filter WHERE group_id IN ({marks(groups)})"
+        for group_id, topic_id, kind, expression in session.fetch(query, [group.group_id for group in groups]):
+            each = compile_filter(FilterKind(kind), expression, max_cost=None)
+            found.setdefault(group_id, {})[topic_id] = each
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.dead_letter import dead_letter_topic
@@ -114,7 +115,8 @@ def create_group(
         if count >= most:
             raise Refused(
                 f"There are {count} consumer groups, and no more are created automatically. A group is what"
-                " consumers with the same code have in common; create it with AdminService.CreateGroup.",
+                " consumers with the same code have in common; create it with"
+                f" `halfmq admin group create {quote(name)}`.",
                 reason="TOO_MANY_GROUPS",
                 field="consumer_group",
             )

@@ -20,15 +20,15 @@ def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dic
     it.
     """
     queue_ids = sorted(wanted)
-    taken = session.execute_all(
-        [
-            Statement(session.dialect.take_offsets, (wanted[queue_id][1], wanted[queue_id][0], queue_id))
-            for queue_id in queue_ids
-        ]
-    )
+    taken = session.execute_all([taking(session, queue_id, *wanted[queue_id]) for queue_id in queue_ids])
     first = {}
     for queue_id, answer in zip(queue_ids, taken, strict=True):
         if not (answer.rows or answer.changed):
             raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
         first[queue_id] = session.dialect.offset_after(answer) - wanted[queue_id][0]
     return first
+
+
+def taking(session: Session, queue_id: int, count: int, size: int) -> Statement:
+    """Statement that takes offsets of a queue for a number of messages and bytes of bodies. By primary key."""
+    return Statement(session.dialect.take_offsets, (size, count, queue_id))

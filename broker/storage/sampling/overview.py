@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from broker.ports.sampling import AgeBucket, Overview
-from broker.storage.sampling.pending import MOST_COUNTED, pending_of_groups
+from broker.ports.sampling import AgeBucket, Overview, PendingOfGroup
+from broker.storage.sampling.pending import MOST_COUNTED
 from broker.storage.sampling.totals import dead_letters, totals
 from broker.storage.tables.rows import LAST_CHECK_SENT, PARKED, TO_CHECK
 
@@ -32,12 +33,13 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
     )
     released, stored, stored_bytes = (int(each) for each in found[0])
     letters = dead_letters(session)
+    pending, ages = _pending(session, now)
     return Overview(
         time=now,
         database=database,
         schema_version=schema_version,
-        pending=pending_of_groups(session, now),
-        ages=_ages(session, now),
+        pending=pending,
+        ages=ages,
         topics=counted.topics - len(letters),
         consumer_groups=counted.consumer_groups,
         scheduled=counted.scheduled,
@@ -48,26 +50,54 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
     )
 
 
-def _ages(session: Session, now: int) -> list[AgeBucket]:
-    """Transactions without a verdict by their age, from half_due alone: by the times at the beginning of their ids."""
+def _pending(session: Session, now: int) -> tuple[list[PendingOfGroup], list[AgeBucket]]:
+    """Transactions without a verdict, by group and by age: the times at the beginning of their ids.
+
+    One pass over the entries of half_due in each state, and the oldest of each group by primary key.
+    """
     whens = "".join(f" WHEN transaction_id >= ? THEN {number}" for number in range(len(AGES) + 1))
-    # One state at a time, as in `pending`.
+    # One state at a time: the server may read all of the index otherwise, with the half messages of sinks.
     query = (
-        f"SELECT ?, CASE WHEN transaction_id >= ? THEN {_NO_TIME}{whens} ELSE {_NO_TIME} END AS age, COUNT(*)"
-        f" FROM (SELECT transaction_id FROM half_message{session.dialect.by_index('half_due')} WHERE check_state = ?"
-        f" LIMIT {MOST_COUNTED}) some_of_them GROUP BY age"
+        f"SELECT ?, producer_group_id, CASE WHEN transaction_id >= ? THEN {_NO_TIME}{whens} ELSE {_NO_TIME} END AS age,"
+        " COUNT(*), MIN(transaction_id), MIN(check_due_at)"
+        f" FROM (SELECT producer_group_id, transaction_id, check_due_at FROM half_message"
+        f"{session.dialect.by_index('half_due')} WHERE check_state = ? LIMIT {MOST_COUNTED}) some_of_them"
+        " GROUP BY producer_group_id, age"
     )
     limits = [_id_at(now + _NEWEST), *[_id_at(now - age) for age in AGES], _id_at(_FIRST)]
     buckets = [AgeBucket(age) for age in (*AGES, None)]
-    states = (TO_CHECK, LAST_CHECK_SENT, PARKED)
-    for state, age, count in session.fetch_each(query, [(state, *limits, state) for state in states]):
-        if int(age) == _NO_TIME:
-            continue
+    groups: defaultdict[int, PendingOfGroup] = defaultdict(lambda: PendingOfGroup(""))
+    first: dict[int, bytes] = {}
+    for state, group_id, age, count, own, due in session.fetch_each(
+        query, [(state, *limits, state) for state in (TO_CHECK, LAST_CHECK_SENT, PARKED)]
+    ):
+        group = groups[int(group_id)]
+        bucket = buckets[int(age)] if int(age) != _NO_TIME else AgeBucket(None)
         if int(state) == PARKED:
-            buckets[int(age)].parked += int(count)
-        else:
-            buckets[int(age)].prepared += int(count)
-    return buckets
+            group.parked += int(count)
+            bucket.parked += int(count)
+            continue
+        group.pending += int(count)
+        bucket.prepared += int(count)
+        first[int(group_id)] = min(own, first.get(int(group_id), own))
+        if int(state) == TO_CHECK and due is not None and due < now:
+            group.due_since = due if group.due_since is None else min(due, group.due_since)
+    _name(session, groups, first)
+    return sorted((group for group in groups.values() if group.producer_group), key=_by_name), buckets
+
+
+def _name(session: Session, groups: dict[int, PendingOfGroup], first: dict[int, bytes]) -> None:
+    """Adds the names of groups, and when their first transactions were prepared."""
+    named = "SELECT producer_group_id, name FROM producer_group WHERE producer_group_id"
+    for group_id, name in session.fetch_in(named, sorted(groups)):
+        groups[group_id].producer_group = name
+    born = f"SELECT producer_group_id, born_at FROM half_message{session.dialect.by_key} WHERE position = 0"
+    for group_id, born_at in session.fetch_in(f"{born} AND transaction_id", sorted(first.values())):
+        groups[group_id].since = born_at
+
+
+def _by_name(group: PendingOfGroup) -> str:
+    return group.producer_group
 
 
 def _id_at(time: int) -> bytes:

@@ -19,7 +19,7 @@ from broker.domain.transaction import (
 from broker.errors import NotFound, Refused, StoredBodyBroken, VerdictConflict
 from broker.ports.checks import CheckAnswer, ClaimedCheck
 from broker.ports.transactions import TransactionOutcome
-from broker.storage.engine.statements import marks
+from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK
 
@@ -36,11 +36,12 @@ logger = logging.getLogger("halfmq.storage")
 # to producers.
 MOST_BYTES = 16 << 20
 
-# With a column that the index lacks: see Dialect.by_index.
-DUE = (
+# With a column that the index lacks: see Dialect.by_index. A join, not NOT EXISTS: for that MariaDB reads all op
+# records where half as many checks are due, whatever index it is told to use.
+_DUE = (
     "SELECT h.transaction_id, h.check_count FROM half_message h{index}"
-    " WHERE h.check_state = ? AND h.producer_group_id = ? AND h.check_due_at <= ?"
-    " AND NOT EXISTS (SELECT 1 FROM op_record o WHERE o.transaction_id = h.transaction_id)"
+    " LEFT JOIN op_record o{by_key} ON o.transaction_id = h.transaction_id"
+    " WHERE h.check_state = ? AND h.producer_group_id = ? AND h.check_due_at <= ? AND o.transaction_id IS NULL"
     " ORDER BY h.check_due_at LIMIT ?"
 )
 _LOCK = (
@@ -69,8 +70,8 @@ def claim_due(
     are skipped. Transactions beyond the byte limit stay due for the next call.
     """
     due_by = now if due_by is None else due_by
-    query = DUE.format(index=session.dialect.by_index("half_due"))
-    due = [row[0] for group_id in group_ids for row in session.fetch(query, (TO_CHECK, group_id, due_by, limit))]
+    looking = [looking_for_due(session, group_id, due_by, limit) for group_id in group_ids]
+    due = [row[0] for each in looking for row in session.fetch(each.sql, each.values or ())]
     if not due:
         return []
     due = _within_bytes(session, due)
@@ -101,6 +102,12 @@ def claim_due(
         # Counted, so that it is parked in the end, for an operator; but not sent.
         claimed = [check for check in claimed if check.transaction_id not in broken]
     return claimed
+
+
+def looking_for_due(session: Session, group_id: int, due_by: int, limit: int) -> Statement:
+    """Statement for transactions of a producer group whose check is due, without those that are decided."""
+    sql = _DUE.format(index=session.dialect.by_index("half_due"), by_key=session.dialect.by_key)
+    return Statement(sql, (TO_CHECK, group_id, due_by, limit))
 
 
 def _within_bytes(session: Session, due: list[bytes]) -> list[bytes]:

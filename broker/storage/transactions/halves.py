@@ -137,7 +137,7 @@ def _prepare_all(
     holding = topics.holding(session, wanted)
     expected = expecting(inserts, len(new))
     if otherwise and expected and len(ids) <= _FEW_IDS:
-        none_decided = [replace(each, expected=0) for each in _look_up(sorted(ids))]
+        none_decided = [replace(each, expected=0) for each in looking_up(sorted(ids))]
         session.finish(
             [replace(holding, expected=len(wanted)), *expected, *none_decided],
             then=(lambda _: memory.note(work, now)) if memory is not None else None,
@@ -190,7 +190,8 @@ _FEW = 64
 _FEW_IDS = 8
 
 
-def _look_up(ids: Sequence[bytes]) -> list[Statement]:
+def looking_up(ids: Sequence[bytes]) -> list[Statement]:
+    """Statements for what is recorded of decided transactions. By primary key."""
     return selection(_OP, ids)
 
 
@@ -201,7 +202,7 @@ def _look_between(least: bytes, greatest: bytes) -> Statement:
 def _decided(session: Session, ids: Collection[bytes], between: Answer) -> dict[bytes, _Decided]:
     if len(between.rows) <= _FEW:
         return {i: found for i, found in _by_id([between]).items() if i in ids}
-    return _by_id(session.execute_all(_look_up(list(ids))))
+    return _by_id(session.execute_all(looking_up(list(ids))))
 
 
 def _by_id(found: Iterable[Answer]) -> dict[bytes, _Decided]:
@@ -253,7 +254,7 @@ def _prepare_one(
         )
     }
     wanted = {half.topic_id for half in item.halves}
-    held, *found = session.execute_all([topics.holding(session, wanted), *_look_up([item.transaction_id])])
+    held, *found = session.execute_all([topics.holding(session, wanted), *looking_up([item.transaction_id])])
     if decided := _by_id(found):
         return _outcome(item, decided[item.transaction_id])
     existing = {position: row[:-1] for position, row in stored.items()}
@@ -376,7 +377,7 @@ def sweep_decided(session: Session, after: bytes, limit: int) -> tuple[int, byte
             (after, limit),
         )
     ]
-    decided = list(_by_id(session.execute_all(_look_up(ids)))) if ids else []
+    decided = list(_by_id(session.execute_all(looking_up(ids)))) if ids else []
     if decided:
         session.delete_in("half_message", "transaction_id", decided)
     return len(decided), ids[-1] if len(ids) == limit else b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
 from broker.ports.transactions import (
@@ -11,6 +11,7 @@ from broker.ports.transactions import (
     OperatorEntry,
     TransactionDetail,
     TransactionFilter,
+    TransactionPage,
     TransactionSummary,
 )
 from broker.storage.engine.statements import Statement, marks, rows_of
@@ -101,19 +102,94 @@ _STATES = {
     TransactionState.PARKED: (rows.PARKED,),
 }
 """Values of check_state, by what is wanted."""
+MOST_EXAMINED = 10_000
+"""Transactions that are looked at for a page; a page for which few of them match ends there."""
+FIRST_EXAMINED = 1_000
+"""How many are looked at first where not all of them match."""
 
 
-def list_transactions(session: Session, wanted: TransactionFilter) -> list[TransactionSummary]:
+def list_transactions(session: Session, wanted: TransactionFilter) -> TransactionPage:
     """Transactions without a verdict, in the order of their ids, a page at a time.
 
     Range of the primary key, from the last id on. Of one producer group, or of parked ones, which are few among many:
-    ranges of half_due, a group each.
+    ranges of half_due, a group each. Their topics and times are looked up by primary key.
     """
-    states = _STATES[wanted.state]
-    if wanted.producer_group is None and wanted.groups is None and wanted.state is not TransactionState.PARKED:
-        ids = _some_ids(session, wanted, states)
+    of_groups = (
+        wanted.producer_group is not None or wanted.groups is not None or wanted.state is TransactionState.PARKED
+    )
+    groups = _groups(session, wanted) if of_groups else []
+    if of_groups and not groups:
+        return TransactionPage([], None)
+    all_match = wanted.topic_id is None and wanted.prepared_before is None
+    found: list[bytes] = []
+    after, left, ended = wanted.after, MOST_EXAMINED, False
+    step = wanted.limit + 1 if all_match else max(FIRST_EXAMINED, wanted.limit + 1)
+    while not ended and left > 0 and len(found) <= wanted.limit:
+        states, step = _STATES[wanted.state], min(step, left)
+        some = _of_groups(session, groups, states, after, step) if of_groups else _of_all(session, states, after, step)
+        found += _matching(session, some, wanted)
+        ended = len(some) < step
+        after = some[-1] if some else after
+        left, step = left - step, step * 9
+    ids = found[: wanted.limit]
+    following = ids[-1] if len(found) > wanted.limit else None if ended else after
+    return TransactionPage(_summaries(session, ids), following)
+
+
+def _groups(session: Session, wanted: TransactionFilter) -> list[int]:
+    """The numbers of the producer groups to look at."""
+    if wanted.producer_group is not None:
+        named = "SELECT producer_group_id FROM producer_group WHERE name = ?"
+        groups = [row[0] for row in session.fetch(named, (wanted.producer_group,))]
+    elif wanted.state is TransactionState.PARKED:
+        groups = _with_parked(session)
     else:
-        ids = _ids_of_groups(session, wanted, states)
+        groups = sorted(wanted.groups or ())
+    return groups if wanted.groups is None else [group_id for group_id in groups if group_id in wanted.groups]
+
+
+def _of_all(session: Session, states: Sequence[int], after: bytes, limit: int) -> list[bytes]:
+    found = session.fetch(
+        f"SELECT h.transaction_id FROM half_message h{session.dialect.by_key} WHERE h.transaction_id > ?"
+        # The sign keeps SQLite from going through half_due, and sorting all of it.
+        f" AND +h.check_state IN ({marks(states)}) AND h.position = 0 ORDER BY h.transaction_id LIMIT ?",
+        (after, *states, limit),
+    )
+    return [row[0] for row in found]
+
+
+def _of_groups(session: Session, groups: Sequence[int], states: Sequence[int], after: bytes, limit: int) -> list[bytes]:
+    index = session.dialect.by_index("half_due")
+    found = session.execute_all(
+        [
+            Statement(
+                f"SELECT h.transaction_id FROM half_message h{index} WHERE h.check_state = ?"
+                # Entries of equal times are in the order of the ids.
+                f" AND h.producer_group_id = ?{' AND h.check_due_at IS NULL' if state == PARKED else ''}"
+                " AND h.transaction_id > ? AND h.position = 0 ORDER BY h.transaction_id LIMIT ?",
+                (state, group_id, after, limit),
+            )
+            for group_id in groups
+            for state in states
+        ]
+    )
+    return sorted(row[0] for row in rows_of(found))[:limit]
+
+
+def _matching(session: Session, ids: list[bytes], wanted: TransactionFilter) -> list[bytes]:
+    """Those that were prepared early enough, and have a message for the topic."""
+    if wanted.prepared_before is not None and ids:
+        query = f"SELECT transaction_id, born_at FROM half_message{session.dialect.by_key} WHERE position = 0"
+        born = dict(session.fetch_in(f"{query} AND transaction_id", ids))
+        ids = [own for own in ids if own in born and born[own] <= wanted.prepared_before]
+    if wanted.topic_id is not None and ids:
+        query = f"SELECT transaction_id, topic_id FROM half_message{session.dialect.by_key} WHERE transaction_id"
+        on_topic = {own for own, topic_id in session.fetch_in(query, ids) if topic_id == wanted.topic_id}
+        ids = [own for own in ids if own in on_topic]
+    return ids
+
+
+def _summaries(session: Session, ids: Sequence[bytes]) -> list[TransactionSummary]:
     if not ids:
         return []
     found = session.fetch(
@@ -134,60 +210,6 @@ def list_transactions(session: Session, wanted: TransactionFilter) -> list[Trans
         TransactionSummary(i, _state(state), group, counts.get(i, 1), count, born_at, due_at, _still(parked_at, state))
         for i, state, group, count, born_at, due_at, parked_at in found
     ]
-
-
-def _further(wanted: TransactionFilter) -> tuple[str, list[Any]]:
-    """Conditions on a half message `h` at position 0 that no index has, and their values."""
-    conditions, values = "h.position = 0", list[Any]()
-    if wanted.topic_id is not None:
-        # EXISTS would become a join, for which MariaDB reads all half messages of the topic first.
-        conditions += " AND (SELECT COUNT(*) FROM half_message t"
-        conditions += " WHERE t.transaction_id = h.transaction_id AND t.topic_id = ?) > 0"
-        values.append(wanted.topic_id)
-    if wanted.prepared_before is not None:
-        conditions += " AND h.born_at <= ?"
-        values.append(wanted.prepared_before)
-    return conditions, values
-
-
-def _some_ids(session: Session, wanted: TransactionFilter, states: Sequence[int]) -> list[bytes]:
-    conditions, values = _further(wanted)
-    found = session.fetch(
-        f"SELECT h.transaction_id FROM half_message h{session.dialect.by_key} WHERE h.transaction_id > ?"
-        f" AND h.check_state IN ({marks(states)}) AND {conditions} ORDER BY h.transaction_id LIMIT ?",
-        (wanted.after, *states, *values, wanted.limit),
-    )
-    return [row[0] for row in found]
-
-
-def _ids_of_groups(session: Session, wanted: TransactionFilter, states: Sequence[int]) -> list[bytes]:
-    index = session.dialect.by_index("half_due")
-    if wanted.producer_group is not None:
-        named = "SELECT producer_group_id FROM producer_group WHERE name = ?"
-        groups = [row[0] for row in session.fetch(named, (wanted.producer_group,))]
-    elif wanted.state is TransactionState.PARKED:
-        groups = _with_parked(session)
-    else:
-        groups = sorted(wanted.groups or ())
-    if wanted.groups is not None:
-        groups = [group_id for group_id in groups if group_id in wanted.groups]
-    if not groups:
-        return []
-    conditions, values = _further(wanted)
-    found = session.execute_all(
-        [
-            Statement(
-                f"SELECT h.transaction_id FROM half_message h{index} WHERE h.check_state = ?"
-                # Entries of equal times are in the order of the ids.
-                f" AND h.producer_group_id = ?{' AND h.check_due_at IS NULL' if state == PARKED else ''}"
-                f" AND h.transaction_id > ? AND {conditions} ORDER BY h.transaction_id LIMIT ?",
-                (state, group_id, wanted.after, *values, wanted.limit),
-            )
-            for group_id in groups
-            for state in states
-        ]
-    )
-    return sorted(row[0] for row in rows_of(found))[: wanted.limit]
 
 
 def _with_parked(session: Session) -> list[int]:

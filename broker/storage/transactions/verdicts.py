@@ -18,7 +18,7 @@ from broker.errors import BrokerError, NotFound, Refused, RowsLocked, VerdictCon
 from broker.ports.transactions import Decided, TransactionOutcome, VerdictWork
 from broker.storage.catalog.free_queues import FreeQueues, held
 from broker.storage.engine.session import StartOver
-from broker.storage.engine.statements import Statement, expecting
+from broker.storage.engine.statements import Statement, expecting, rows_of, selection
 from broker.storage.log import deduplication
 from broker.storage.log.queue_ends import QueueEnds
 from broker.storage.log.release_plan import HALF_COLUMNS, HalfRow, guess_places, take_places
@@ -282,7 +282,12 @@ def _lock_some_halves(session: Session, ids: Sequence[bytes]) -> tuple[dict[byte
 
 
 def _locked(session: Session, ids: Sequence[bytes], limit: str = "") -> Sequence[Sequence[Any]]:
-    return session.fetch_in(
+    return rows_of(session.execute_all(locking(session, ids, limit)))
+
+
+def locking(session: Session, ids: Sequence[bytes], limit: str = "") -> list[Statement]:
+    """Statements that lock the half messages of some transactions. By primary key."""
+    return selection(
         f"SELECT transaction_id, check_state, check_count, producer_group_id, born_at, parked_at,"
         f" {HALF_COLUMNS}"
         f" FROM half_message{session.dialect.by_key} WHERE transaction_id",

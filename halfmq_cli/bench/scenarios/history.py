@@ -248,7 +248,7 @@ class _Side:
         start = time.perf_counter()
         wanted = TransactionFilter(state=state, limit=limit)
         for _ in range(PAGES):
-            page = await self.bare.store.list_transactions(wanted)
+            page = (await self.bare.store.list_transactions(wanted)).entries
             if len(page) != wanted.limit:
                 raise RuntimeError("a page is not full")
             wanted.after = page[-1].transaction_id

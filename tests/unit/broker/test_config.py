@@ -68,6 +68,8 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "rocketmq_keys": ("file.keys", "environment.keys", "argument.keys"),
     "rocketmq_signature_window": (1.5, 2.5, 3.5),
     "rocketmq_min_invisible": (1.5, 2.5, 3.5),
+    "console_listen": ("127.0.0.1:17", "127.0.0.1:18", "127.0.0.1:19"),
+    "console_hosts": ("file.example", "environment.example", "argument.example"),
     "traces": (True, True, True),
     "metrics_listen": ("127.0.0.1:7", "127.0.0.1:8", "unix:/tmp/metrics"),
     "metrics_interval": (1.5, 2.5, 3.5),
@@ -337,6 +339,10 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "listen": (
         ["127.0.0.1:0", "127.0.0.1:1", "localhost:65534", "0.0.0.0:65535", "[::1]:8085"],
         ["", ":", "8085", ":8085", "127.0.0.1", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:65536", "127.0.0.1:x"],
+    ),
+    "console_listen": (
+        ["", "127.0.0.1:0", "0.0.0.0:8090", "[::1]:8085"],
+        [":", "8086", "127.0.0.1", "127.0.0.1:65536", "127.0.0.1:8085"],
     ),
     "admin_listen": (
         ["", "127.0.0.1:0", "127.0.0.1:1", "0.0.0.0:8085", "127.0.0.1:8086", "localhost:65535", "[::1]:8085"],

@@ -88,4 +88,7 @@ async def test_channels_are_encrypted_as_the_connection_says(
     Connection("a:1", TlsConfig(server_name=server_name)).channel("a:1", [("x", 1)])
     ((endpoint, _, options),) = made
     named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
-    assert (endpoint, options) == ("a:1", [("x", 1), *named])
+    (agent,) = [value for name, value in options if name == "grpc.primary_user_agent"]
+    assert agent.startswith("halfmq-python/")
+    others = [each for each in options if each[1] != agent]
+    assert (endpoint, others) == ("a:1", [("x", 1), *named])

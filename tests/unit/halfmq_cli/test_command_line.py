@@ -27,14 +27,16 @@ def test_its_version_is_that_of_the_package() -> None:
     assert said("--version") == f"halfmq {version('halfmq')}\n"
 
 
-@pytest.mark.parametrize("group", ["", "bench", "access", "pipeline", "bridge"])
+@pytest.mark.parametrize("group", ["", "admin", "bench", "access", "pipeline", "bridge"])
 def test_every_command_that_is_listed_can_be_run(group: str) -> None:
     found: Any = get_command(app)
     for name in (found.commands[group] if group else found).commands:
         assert "Usage" in said(*group.split(), name, "--help"), name
 
 
-@pytest.mark.parametrize("arguments", [("serve",), ("migrate",), ("bench", "send"), ("demo",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("serve",), ("migrate",), ("doctor",), ("bench", "send"), ("demo",)], ids=" ".join
+)
 def test_help_is_shown_as_it_is_written(arguments: tuple[str, ...]) -> None:
     printed = said(*arguments, "--help")
     assert "\\[" not in printed

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import URL
 
+    from broker.storage.engine.dialects.unsuitable import Unsuitable
     from broker.storage.engine.failures import Failure
     from broker.storage.engine.statements import Answer, Row
 
@@ -244,7 +245,9 @@ class Dialect(ABC):
         del url
         return f"The database cannot be opened: {error}"
 
-    def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
+    def check(
+        self, session: Session, target: Target, version: str, largest_body: int
+    ) -> tuple[list[Unsuitable], list[Unsuitable]]:
         """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended.
 
         Raises:

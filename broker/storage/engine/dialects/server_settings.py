@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.storage.engine.dialects.unsuitable import Unsuitable
+
 if TYPE_CHECKING:
     from broker.storage.engine.dialects.base import Session
 
@@ -12,7 +14,7 @@ SMALLEST_PACKET = 16 * 1024 * 1024
 BESIDE_A_BODY = 1024 * 1024
 
 
-def unsafe_settings(session: Session, largest_body: int) -> tuple[list[str], list[str]]:
+def unsafe_settings(session: Session, largest_body: int) -> tuple[list[Unsuitable], list[Unsuitable]]:
     """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended."""
     flush, log_bin, sync_binlog, packet, doublewrite = session.fetch(
         "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog,"
@@ -21,21 +23,34 @@ def unsafe_settings(session: Session, largest_body: int) -> tuple[list[str], lis
     unsafe, warnings = [], []
     if int(flush) != 1:
         unsafe.append(
-            f"innodb_flush_log_at_trx_commit is {flush}: acknowledged commits would be lost with the machine; "
-            "set it to 1 (SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf)."
+            Unsuitable(
+                f"innodb_flush_log_at_trx_commit is {flush}: acknowledged commits would be lost with the machine",
+                "set it to 1 (SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf)",
+            )
         )
     if int(log_bin) and int(sync_binlog) != 1:
         warnings.append(
-            f"sync_binlog is {sync_binlog} while a binary log is kept: after a crash replicas may lack acknowledged "
-            "commits; set it to 1."
+            Unsuitable(
+                f"sync_binlog is {sync_binlog} while a binary log is kept: after a crash replicas may lack acknowledged"
+                " commits",
+                "set it to 1 (SET GLOBAL sync_binlog = 1, and in my.cnf)",
+            )
         )
     # A byte of a body takes two in a statement.
     needed = max(SMALLEST_PACKET, 2 * largest_body + BESIDE_A_BODY)
     if int(packet) < needed:
         unsafe.append(
-            f"max_allowed_packet is {packet}: messages of {largest_body} bytes (max_body_bytes) would not fit; set it "
-            f"to {needed} or more (SET GLOBAL max_allowed_packet = {needed}, and in my.cnf), or allow smaller bodies."
+            Unsuitable(
+                f"max_allowed_packet is {packet}: messages of {largest_body} bytes (max_body_bytes) would not fit",
+                f"set it to {needed} or more (SET GLOBAL max_allowed_packet = {needed}, and in my.cnf), or allow"
+                " smaller bodies",
+            )
         )
     if str(doublewrite).upper() in {"0", "OFF"}:
-        warnings.append("innodb_doublewrite is off: a torn page after a power failure would damage tables.")
+        warnings.append(
+            Unsuitable(
+                "innodb_doublewrite is off: a torn page after a power failure would damage tables",
+                "set it to ON in my.cnf, and restart the server",
+            )
+        )
     return unsafe, warnings

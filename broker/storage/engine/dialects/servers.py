@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from broker.storage.engine.dialects.base import Session, Target
+    from broker.storage.engine.dialects.unsuitable import Unsuitable
     from broker.storage.engine.statements import Row
 
 # A packet holds 16 MiB by default. A single statement may be larger, see `server_settings`: a byte of a body takes two.
@@ -330,7 +331,9 @@ class Server(Dialect):
         kind = (self.failure_of(error) or Failure.LOST).name
         return f"The database server {where} cannot be reached ({kind}, {error}): is it running, is the port right?"
 
-    def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
+    def check(
+        self, session: Session, target: Target, version: str, largest_body: int
+    ) -> tuple[list[Unsuitable], list[Unsuitable]]:
         """The version, and the settings that decide what survives a crash."""
         del target
         found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)

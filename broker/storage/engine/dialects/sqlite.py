@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from broker.errors import ConfigurationError
 from broker.storage.engine.dialects.base import Dialect
+from broker.storage.engine.dialects.unsuitable import Unsuitable
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.statements import Answer, Statement, Unexpected, marks, selection
 
@@ -174,12 +175,14 @@ class SQLite(Dialect):
         name = getattr(error, "sqlite_errorname", "")
         return _FAILURES.get(name) or _FAILURES.get("_".join(name.split("_")[:2]), Failure.OTHER)
 
-    def check(self, session: Session, target: Target, version: str, largest_body: int) -> tuple[list[str], list[str]]:
+    def check(
+        self, session: Session, target: Target, version: str, largest_body: int
+    ) -> tuple[list[Unsuitable], list[Unsuitable]]:
         """A file has no settings to check."""
         del session, version, largest_body
         if not self.is_volatile(target):
             return [], []
-        return ["SQLite in memory loses every message when the process ends: name a file."], []
+        return [Unsuitable("SQLite in memory loses every message when the process ends", "name a file")], []
 
     def is_volatile(self, target: Target) -> bool:
         """An in-memory database ends with the last connection."""

@@ -1509,8 +1509,8 @@ class ListTransactionsRequest(_message.Message):
     topic: _builtins.str
     """Only those with a message for this topic; empty: all. Not with decided ones."""
     page_size: _builtins.int
-    """At most this many; 0: 100, at most 1000. A page of decided ones may hold fewer, even none, while others follow: a
-    limited number of verdicts is read for each.
+    """At most this many; 0: 100, at most 1000. A page may hold fewer, even none, while others follow: a limited number of
+    transactions is looked at for each.
     """
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""
@@ -2087,8 +2087,8 @@ Global___GetOverviewRequest: _TypeAlias = GetOverviewRequest  # noqa: Y015
 
 @_typing.final
 class GetOverviewResponse(_message.Message):
-    """Answers GetOverview. Numbers of transactions, messages that wait, topics and groups are counted up to 100,000 of each
-    kind, those of transactions in each group; more count as so many.
+    """Answers GetOverview. Numbers of transactions in each state, messages that wait, topics and groups are counted up to
+    100,000; more count as so many.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

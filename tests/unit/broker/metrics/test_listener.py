@@ -99,3 +99,8 @@ def test_a_file_is_for_this_user_alone_and_replaces_one_that_was_left(tmp_path: 
     with pytest.raises(ConfigurationError):
         MetricsListener(f"unix:{file}", lambda: TEXT)
     assert file.read_text() == "something else"
+
+
+def test_a_name_that_is_too_long_for_a_socket_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="too long"):
+        MetricsListener(f"unix:{tmp_path / ('x' * 200)}", lambda: TEXT)

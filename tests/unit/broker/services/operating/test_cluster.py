@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.errors import InvalidArgument
+from broker.errors import InvalidArgument, StorageUnavailable
 from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.sampling import Overview, PendingOfGroup
 from broker.services.operating import cluster as module
@@ -151,3 +151,34 @@ async def test_only_producer_groups_that_may_be_seen_are_counted_by_name() -> No
     operations = ClusterOperations(Reports(), Counts(), FakeClock(NOW))
     found = await operations.overview(lambda group: group == "mine")  # type: ignore[arg-type]
     assert [each.producer_group for each in found.pending] == ["mine"]
+
+
+async def test_where_counting_takes_long_the_last_figures_are_told_while_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = Counts()
+    operations = ClusterOperations(Reports(), counts, FakeClock(NOW))
+    await operations.overview()
+    monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
+    monkeypatch.setattr(module, "SLOW", -1.0)
+    assert (await operations.overview()).released == 1
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (await operations.overview()).released == 2
+    monkeypatch.setattr(module, "OLD", 0.0)
+    assert (await operations.overview()).released >= 3
+
+
+async def test_a_count_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Counts):
+        async def overview(self) -> Overview:
+            if not self.times:
+                self.times += 1
+                raise StorageUnavailable("away")
+            return await super().overview()
+
+    operations = ClusterOperations(Reports(), Failing(), FakeClock(NOW))
+    monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
+    with pytest.raises(StorageUnavailable):
+        await operations.overview()
+    assert (await operations.overview()).released == 2

@@ -13,6 +13,7 @@ from broker.domain.place import InLog
 from broker.domain.topic import QueueState, Topic, TopicChange
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import InvalidArgument, NotFound, VerdictConflict
+from broker.ports.epochs import SINK_GROUP
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, Redriven
 from broker.ports.queries import FoundMessage, FoundPage, MessageSearch
 from broker.ports.transactions import (
@@ -22,6 +23,7 @@ from broker.ports.transactions import (
     TransactionDetail,
     TransactionFilter,
     TransactionOutcome,
+    TransactionPage,
     TransactionSummary,
     VerdictWork,
 )
@@ -242,11 +244,12 @@ class Records:
     async def transaction(self, transaction_id: bytes) -> TransactionDetail | None:
         return self.details.get(transaction_id)
 
-    async def list_transactions(self, wanted: TransactionFilter) -> list[TransactionSummary]:
+    async def list_transactions(self, wanted: TransactionFilter) -> TransactionPage:
         self.filters.append(wanted)
         found = [detail.summary for detail in self.details.values()]
         found = [each for each in found if each.transaction_id > wanted.after]
-        return found[: wanted.limit]
+        page = found[: wanted.limit]
+        return TransactionPage(page, page[-1].transaction_id if len(found) > len(page) else None)
 
     async def list_decided(self, search: DecidedSearch) -> DecidedPage:
         raise AssertionError
@@ -316,6 +319,15 @@ class TestTransactions:
         ]
         assert [(step.matched, step.resolved, step.left, step.done) for step in steps] == [(3, 3, 0, True)]
         assert {(work.commit, work.reason, work.operator) for work in decisions.work} == {(False, "gone", "ann")}
+
+    async def test_those_of_sinks_are_left_to_their_epochs(self) -> None:
+        decisions = Decisions("decided")
+        of_sink = replace(summary(2), producer_group=SINK_GROUP)
+        service = self.service(Records(TransactionDetail(summary(1)), TransactionDetail(of_sink)), decisions)
+        wanted = Undecided(state=TransactionState.PREPARED)
+        steps = service.resolve_all(wanted, commit=True, operator="ann", reason="paid", dry_run=False)
+        assert [(step.matched, step.resolved, len(step.examples)) async for step in steps] == [(1, 1, 1)]
+        assert [work.transaction_id for work in decisions.work] == [summary(1).transaction_id]
 
     async def test_those_that_others_decided_in_the_meantime_are_left(self) -> None:
         conflict = VerdictConflict("committed", state=int(TransactionState.COMMITTED))

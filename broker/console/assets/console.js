@@ -1,0 +1,109 @@
+// Everything works without this but the charts: it adds live figures, progress, and the key for searching.
+"use strict";
+
+// A slash goes to the search of the page.
+document.addEventListener("keydown", event => {
+  const typing = event.target.closest("input, select, textarea");
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const search = document.querySelector("[data-search]");
+  if (!search) return;
+  event.preventDefault();
+  search.focus();
+  search.select();
+});
+
+// Forms whose answer is a line of JSON for each step.
+document.addEventListener("submit", async event => {
+  const form = event.target;
+  if (!form.matches("form[data-progress]")) return;
+  event.preventDefault();
+  if (form.dataset.confirm && !window.confirm(form.dataset.confirm)) return;
+  const told = form.querySelector(".progress"), bar = form.querySelector("progress");
+  const buttons = form.querySelectorAll("button");
+  buttons.forEach(each => { each.disabled = true; });
+  bar.hidden = false;
+  let last = {};
+  try {
+    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (!answer.ok) throw new Error(`refused with status ${answer.status}`);
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) last = JSON.parse(line);
+      tell(told, bar, last);
+    }
+    if (!last.done) throw new Error("the answer broke off; what was done before is done");
+  } catch (error) {
+    last = { error: error.message };
+  }
+  tell(told, bar, last);
+  bar.hidden = true;
+  buttons.forEach(each => { each.disabled = false; });
+});
+
+function tell(told, bar, step) {
+  if (step.total) { bar.max = step.total; bar.value = step.examined; }
+  const words = { redriven: "delivered again", left: "left as they are", deleted: "deleted" };
+  const counts = Object.keys(words).filter(name => name in step).map(name => `${step[name]} ${words[name]}`);
+  told.textContent = step.error ? `It failed: ${step.error}` : counts.join(", ") + (step.done ? "." : " …");
+}
+
+// Charts of the overview: the last minutes, from figures that are asked for every two seconds.
+const EVERY = 2000, MOST = 150;
+
+function charts() {
+  const place = document.querySelector("[data-figures]");
+  if (!place || !window.uPlot) return;
+  // A canvas does not know light-dark(): an element does, and tells what it makes of it.
+  const sample = document.createElement("span");
+  place.append(sample);
+  const colour = name => {
+    sample.style.color = `var(${name})`;
+    return getComputedStyle(sample).color;
+  };
+  const times = [], lines = { released: [[]], pending: [[], []] };
+  let before = null;
+  const made = {};
+  const make = () => {
+    for (const [name, labels] of [["released", ["per second"]], ["pending", ["pending", "parked"]]]) {
+      const target = place.querySelector(`[data-chart=${name}]`);
+      if (made[name]) made[name].destroy();
+      const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
+      made[name] = new window.uPlot({
+        width: target.clientWidth, height: 190, legend: { show: false }, cursor: { y: false },
+        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        axes: [axis, { ...axis, size: 60 }],
+        series: [{}, ...labels.map((label, number) => ({
+          label, stroke: colour(number ? "--alarm" : "--accent"), width: 2, points: { show: false },
+        }))],
+      }, [times, ...lines[name]], target);
+    }
+  };
+  make();
+  window.addEventListener("resize", make);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", make);
+  const look = async () => {
+    if (!document.hidden) {
+      try {
+        const now = await (await fetch(place.dataset.figures)).json();
+        if (before && now.time > before.time) {
+          times.push(now.time);
+          lines.released[0].push(Math.max(0, (now.released - before.released) / (now.time - before.time)));
+          lines.pending[0].push(now.prepared);
+          lines.pending[1].push(now.parked);
+          if (times.length > MOST) for (const each of [times, ...lines.released, ...lines.pending]) each.shift();
+          for (const name of Object.keys(made)) made[name].setData([times, ...lines[name]]);
+          place.dataset.points = times.length;
+        }
+        if (!before || now.time > before.time) before = now;
+      } catch { /* The broker is away; the next look may find it. */ }
+    }
+    setTimeout(look, EVERY);
+  };
+  look();
+}
+charts();

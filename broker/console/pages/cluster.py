@@ -1,0 +1,68 @@
+"""Brokers, connected clients, and who did what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.console.visit import PAGE
+from halfmq.v1 import access_pb2
+from halfmq.v1 import admin_pb2 as pb
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from broker.console.visit import Visit
+
+KINDS = {"": pb.CLIENT_KIND_UNSPECIFIED, "producers": pb.CLIENT_KIND_PRODUCER, "consumers": pb.CLIENT_KIND_CONSUMER}
+OUTCOMES = {
+    "": access_pb2.AUDIT_OUTCOME_UNSPECIFIED,
+    "allowed": access_pb2.AUDIT_OUTCOME_ALLOWED,
+    "failed": access_pb2.AUDIT_OUTCOME_FAILED,
+    "denied": access_pb2.AUDIT_OUTCOME_DENIED,
+    "unauthenticated": access_pb2.AUDIT_OUTCOME_UNAUTHENTICATED,
+}
+
+
+async def brokers(visit: Visit) -> Response:
+    """The brokers, and the database."""
+    found = await visit.call("AdminService/ListBrokers", pb.ListBrokersRequest())
+    whole = await visit.call("AdminService/GetOverview", pb.GetOverviewRequest())
+    return await visit.page("brokers.html", title="Brokers", found=found.brokers, whole=whole, live=True)
+
+
+async def clients(visit: Visit) -> Response:
+    """A page of connected clients."""
+    request = pb.ListClientsRequest(
+        kind=KINDS.get(visit.query("kind"), KINDS[""]),
+        group=visit.query("group"),
+        broker_id=visit.query("broker"),
+        page_size=PAGE,
+        page_token=visit.query("page_token"),
+    )
+    found = await visit.call("AdminService/ListClients", request)
+    following = visit.next_page(found.next_page_token)
+    return await visit.page(
+        "clients.html", title="Clients", found=found.clients, next_page=following, kind=pb.ClientKind, live=True
+    )
+
+
+async def audit(visit: Visit) -> Response:
+    """A page of records of who did what, the newest first."""
+    request = access_pb2.ListAuditRecordsRequest(
+        principal=visit.query("principal"),
+        call=visit.query("call"),
+        resource=visit.query("resource"),
+        outcome=OUTCOMES.get(visit.query("outcome"), OUTCOMES[""]),
+        page_size=PAGE,
+        page_token=visit.query("page_token"),
+    )
+    found = await visit.call("AdminService/ListAuditRecords", request)
+    following = visit.next_page(found.next_page_token)
+    return await visit.page(
+        "audit.html",
+        title="Audit",
+        found=found.records,
+        next_page=following,
+        outcomes=list(OUTCOMES)[1:],
+        outcome=access_pb2.AuditOutcome,
+    )

@@ -1,0 +1,58 @@
+"""Messages: looked up by id, key or time; one with its content and what happened to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from broker.console.pages.groups import position_of
+from broker.console.rendering import LONG, forms_of
+from broker.console.visit import PAGE
+from halfmq.v1 import query_pb2, transaction_pb2
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from broker.console.visit import Visit
+
+
+async def messages(visit: Visit) -> Response:
+    """The form to look messages up, and what it finds."""
+    if own := visit.query("id"):
+        return visit.redirect(f"/messages/{quote(own, safe='')}")
+    topic = visit.query("topic")
+    if not topic:
+        return await visit.page("messages.html", title="Messages", found=None, next_page="")
+    request = query_pb2.FindMessagesRequest(
+        topic=topic, key=visit.query("key"), page_size=PAGE, page_token=visit.query("page_token")
+    )
+    for name in ("from", "until"):
+        if text := visit.query(name):
+            getattr(request, name).CopyFrom(position_of(text).time)
+    found = await visit.call("QueryService/FindMessages", request)
+    following = visit.next_page(found.next_page_token)
+    return await visit.page("messages.html", title="Messages", found=found.messages, next_page=following)
+
+
+async def message(visit: Visit) -> Response:
+    """One message."""
+    own = visit.path("message_id")
+    found = await visit.call("QueryService/GetMessage", query_pb2.GetMessageRequest(message_id=own))
+    events = await visit.call("QueryService/GetTimeline", query_pb2.GetTimelineRequest(message_id=own))
+    content = found.message if found.HasField("message") else found.waiting
+    return await visit.page(
+        "message.html",
+        title=f"Message {own}",
+        message_id=own,
+        found=found,
+        content=content,
+        stored=found.HasField("message"),
+        transaction_id=own.partition(".")[0],
+        forms=forms_of(content.body),
+        cut=len(content.body) > LONG,
+        events=events.events,
+        state_kind=transaction_pb2.TransactionState,
+        event_kind=query_pb2.TimelineEventType,
+        verdict_kind=transaction_pb2.CheckVerdict,
+        source_kind=transaction_pb2.VerdictSource,
+    )

@@ -1,0 +1,144 @@
+"""Serves the console by HTTP, on the broker's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from broker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import ASGIApp
+
+MOST_CONNECTIONS = 200
+"""At a time; more are answered with 503."""
+CLOSING = 2
+"""Seconds for answers under way at the end."""
+_BACKLOG = 128
+
+
+class ConsoleServer:
+    """Listens on the console's address."""
+
+    def __init__(
+        self, app: ASGIApp, address: str, *, certificate: str = "", key: str = "", shares_port: bool = False
+    ) -> None:
+        """Takes the application and the address; nothing listens yet.
+
+        Args:
+            app: the application.
+            address: host:port.
+            certificate: file with the certificate's chain; empty: no TLS. It may be replaced while this serves.
+            key: file with its key.
+            shares_port: whether other processes listen there, too.
+        """
+        self.address = address
+        self._shares_port = shares_port
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=CLOSING,
+            http="h11",
+            ws="none",
+            h11_max_incomplete_event_size=32 * 1024,
+        )
+        config.load()
+        if certificate:
+            config.ssl = _renewed_context(certificate, key)
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listens and serves.
+
+        Raises:
+            ConfigurationError: the address cannot be used.
+        """
+        host, _, port = self.address.rpartition(":")
+        try:
+            listening = _listen(host.strip("[]"), int(port), self._shares_port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The address {self.address} cannot be used ({error.strerror}): is another process there, is it this"
+                " machine's?",
+                field="console_listen",
+            ) from error
+        self.address = f"{host}:{listening.getsockname()[1]}"
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="halfmq-console")
+
+    async def stop(self) -> None:
+        """Ends answers under way, for some seconds at most."""
+        if self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.gather(self._serving, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals to the broker."""
+        yield
+
+
+def _listen(host: str, port: int, shared: bool) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _renewed_context(certificate: str, key: str) -> ssl.SSLContext:
+    """A context whose handshakes use the files as they are at the time."""
+    try:
+        current, seen = _context(certificate, key), _state(certificate, key)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The files {certificate!r} and {key!r} cannot be used: {error}.", field="tls_certificate"
+        ) from None
+
+    def renew(handshake: ssl.SSLObject, _name: str | None, _context_before: ssl.SSLContext) -> None:
+        nonlocal current, seen
+        # Files that do not match, as while they are replaced, are looked at again by the next handshake.
+        with contextlib.suppress(OSError):
+            if (now := _state(certificate, key)) != seen:
+                current, seen = _context(certificate, key), now
+        handshake.context = current
+
+    first = _context(certificate, key)
+    first.sni_callback = renew
+    return first
+
+
+def _context(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key, password="")
+    return context
+
+
+def _state(*files: str) -> tuple[tuple[int, int, int], ...]:
+    found = [Path(file).stat() for file in files]
+    return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)

@@ -1,0 +1,149 @@
+"""A visit of a page: who asks, what for, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from broker.console.calls import Visitor
+from broker.console.guarding import FORM_COOKIE, FORM_FIELD, form_token, is_own_form
+from broker.console.rendering import templates
+from broker.errors import (
+    BrokerError,
+    Denied,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    StorageUnavailable,
+    Unauthenticated,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from starlette.datastructures import FormData
+    from starlette.requests import Request
+
+    from broker.console.calls import Calls
+
+TOKEN_COOKIE = "halfmq_token"  # noqa: S105 - a name
+SIGNED_IN_FOR = 12 * 3600
+"""Seconds for which a browser keeps the token."""
+PAGE = 50
+"""Entries of a page."""
+_STATUS = (
+    (Denied, 403),
+    (NotFound, 404),
+    (InvalidArgument, 400),
+    (Overloaded, 429),
+    (StorageUnavailable, 503),
+)
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request of a browser."""
+
+    request: Request
+    calls: Calls
+    encrypted: bool
+
+    @property
+    def visitor(self) -> Visitor:
+        """Who asks."""
+        client = self.request.client
+        host, port = (client.host, client.port) if client is not None else ("", 0)
+        peer = f"ipv6:%5B{quote(host)}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return Visitor(peer, self.request.cookies.get(TOKEN_COOKIE, ""), self.encrypted)
+
+    async def call(self, method: str, request: Any) -> Any:
+        """Makes a call for whoever asks."""
+        return await self.calls.call(method, request, self.visitor)
+
+    def stream(self, method: str, request: Any) -> AsyncIterator[Any]:
+        """Makes a call that answers with a stream."""
+        return self.calls.stream(method, request, self.visitor)
+
+    def query(self, name: str) -> str:
+        """A parameter of the address; empty if it is not there."""
+        return str(self.request.query_params.get(name, "")).strip()
+
+    def path(self, name: str) -> str:
+        """A part of the address."""
+        return str(self.request.path_params[name])
+
+    async def form(self) -> FormData:
+        """The fields of a form of this console.
+
+        Raises:
+            Denied: it is no form of a page of this console.
+        """
+        fields = await self.request.form(max_files=0, max_fields=100)
+        if not is_own_form(self.request, str(fields.get(FORM_FIELD, ""))):
+            raise Denied
+        return fields
+
+    def next_page(self, token: str) -> str:
+        """The address of the next page of a list; empty at the end."""
+        if not token:
+            return ""
+        kept = {name: value for name, value in self.request.query_params.items() if name != "page_token"}
+        return f"{self.request.url.path}?{urlencode({**kept, 'page_token': token})}"
+
+    async def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Renders a page. In a thread: it may be long, and the broker has other things to do."""
+        token, is_new = form_token(self.request)
+        shown = {
+            "path": self.request.url.path,
+            "query": self.request.query_params,
+            "form_token": token,
+            "form_field": FORM_FIELD,
+            "guarded": self.calls.guarded,
+            "signed_in": bool(self.request.cookies.get(TOKEN_COOKIE)),
+            **values,
+        }
+        text = await asyncio.to_thread(templates().get_template(template).render, shown)
+        response = HTMLResponse(text, status)
+        if is_new:
+            response.set_cookie(
+                FORM_COOKIE, token, httponly=True, samesite="strict", secure=self.encrypted, max_age=SIGNED_IN_FOR
+            )
+        return response
+
+    def redirect(self, path: str, **parameters: str) -> Response:
+        """Sends the browser to another page, whose path is quoted."""
+        query = urlencode({name: value for name, value in parameters.items() if value})
+        return RedirectResponse(f"{path}?{query}" if query else path, 303)
+
+
+def endpoint(
+    calls: Calls, page: Callable[[Visit], Awaitable[Response]], *, encrypted: bool
+) -> Callable[[Request], Awaitable[Response]]:
+    """A page as Starlette serves it; what is refused becomes a page that says why."""
+
+    async def serve(request: Request) -> Response:
+        visit = Visit(request, calls, encrypted)
+        try:
+            return await page(visit)
+        except Unauthenticated:
+            wanted = quote(request.scope["path"]) if request.method == "GET" else "/"
+            return visit.redirect("/sign-in", to=wanted)
+        except BrokerError as error:
+            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
+            return await visit.page("error.html", status, error=error, title="Refused")
+
+    return serve
+
+
+def own_path(text: str) -> str:
+    """A path of this console that a browser may be sent to; `/` for anything else."""
+    return text if text.startswith("/") and not text.startswith(("//", "/\\")) and text.isascii() else "/"
+
+
+def labelled(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a list that are there."""
+    return {name: value for name, value in pairs.items() if value not in {"", None}}

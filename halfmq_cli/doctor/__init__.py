@@ -1,0 +1,1 @@
+"""`halfmq doctor`: what is wrong with an installation, and the remedies."""

@@ -1,0 +1,93 @@
+"""What the console refuses, and what its answers tell browsers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from console.shop import Shop, Visitor
+from producer_sdk import TransactionState
+
+if TYPE_CHECKING:
+    from console.shop import Answer
+
+
+def decide(visitor: Visitor, own: str, token: str, **headers: str) -> Answer:
+    body = f"form_token={token}&resolution=rollback&reason=forged"
+    return visitor.ask("POST", f"/transactions/{own}/resolve", body, **headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+def test_a_form_of_another_page_decides_nothing(shop: Shop, headers: dict[str, str]) -> None:
+    visitor = shop.visitor()
+    token = visitor.form_token()
+    assert decide(visitor, shop.parked[0], token, **headers).status == 403
+    assert shop.admin.get_transaction(shop.parked[0]).state is TransactionState.PARKED
+
+
+@pytest.mark.parametrize("token", ["", "guessed", "x" * 43])
+def test_a_form_without_the_browsers_secret_decides_nothing(shop: Shop, token: str) -> None:
+    visitor = shop.visitor()
+    visitor.get("/")
+    assert decide(visitor, shop.parked[0], token).status == 403
+    stranger = Visitor(visitor.host)
+    assert decide(stranger, shop.parked[0], visitor.form_token()).status == 403
+    assert shop.admin.get_transaction(shop.parked[0]).state is TransactionState.PARKED
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"])
+def test_without_access_other_names_of_this_machine_are_refused(shop: Shop, host: str) -> None:
+    assert shop.visitor().get("/", Host=host).status == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "[::1]:8090", "localhost", "localhost:80", "console.localhost"])
+def test_addresses_and_own_names_are_let_in(shop: Shop, host: str) -> None:
+    assert shop.visitor().get("/sign-in", Host=host).status == 200
+
+
+def test_large_forms_and_other_methods_are_refused(shop: Shop) -> None:
+    visitor = shop.visitor()
+    assert visitor.ask("POST", "/sign-in", "x" * 100_000).status == 403
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert visitor.ask(method, "/").status == 403
+    assert visitor.ask("POST", "/").status == 405
+
+
+def test_answers_tell_browsers_to_be_careful(shop: Shop) -> None:
+    for path in ("/", "/nothing", "/topics/nothing", "/assets/console.css", "/figures"):
+        headers = shop.visitor().get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers.get("cache-control") == (None if path.startswith("/assets") else "no-store")
+        assert "server" not in headers
+
+
+def test_cookies_are_not_for_scripts_nor_for_other_sites(shop: Shop) -> None:
+    visitor = shop.visitor()
+    visitor.get("/")
+    (cookie,) = visitor.raw_cookies
+    assert cookie.startswith("halfmq_form=")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+@pytest.mark.parametrize("path", ["/assets/../templates/base.html", "/assets/%2e%2e/app.py", "/assets//etc/passwd"])
+def test_only_assets_are_files(shop: Shop, path: str) -> None:
+    assert shop.visitor().get(path).status == 404
+
+
+def test_names_of_others_are_told_to_be_refused_with_the_setting(shop: Shop) -> None:
+    assert "console_hosts" in shop.visitor().get("/", Host="evil.example").text

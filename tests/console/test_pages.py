@@ -1,0 +1,231 @@
+"""The console in a real Chromium: every page, decisions, dead letters, charts; by keyboard, on a phone, in the dark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from console.shop import EVIL, PATIENCE, Shop
+from producer_sdk import TransactionState
+from support.chromium import need_chromium, open_browser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PAGES = [
+    "/",
+    "/transactions",
+    "/transactions?state=parked&group=shop&older=1s",
+    "/transactions?state=decided",
+    "/topics",
+    "/topics/orders",
+    "/topics/%25DLQ%25billing",
+    "/groups",
+    "/groups/billing",
+    "/groups/billing/dead-letters",
+    "/messages",
+    "/messages?topic=orders&key=o-1",
+    "/messages?topic=orders",
+    "/clients",
+    "/brokers",
+    "/audit",
+]
+
+
+def wait(browser: Any, until: Callable[[Any], Any]) -> Any:
+    return WebDriverWait(browser, PATIENCE, 0.1, [StaleElementReferenceException]).until(until)
+
+
+def text_of(browser: Any) -> str:
+    return str(browser.find_element(By.TAG_NAME, "main").text)
+
+
+def looked_at(shop: Shop) -> list[str]:
+    """All pages, also those of a transaction and of a message."""
+    return [*PAGES, f"/transactions/{shop.committed}", f"/messages/{shop.committed}"]
+
+
+def test_every_page_is_shown_without_an_error_and_asks_nobody_else(shop: Shop, browser: Any) -> None:
+    for page in looked_at(shop):
+        browser.get(shop.url + page)
+        assert browser.title.endswith("· halfmq"), page
+        assert "Refused" not in browser.title, text_of(browser)
+        # What is in messages, reasons and names is shown, and does not run.
+        assert browser.execute_script("return window.pwned") is None
+        asked = browser.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
+        assert all(each.startswith(shop.url) for each in asked), asked
+        assert browser.get_log("browser") == []
+
+
+def test_what_clients_write_is_shown_as_it_is(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/groups/billing/dead-letters")
+    assert EVIL in text_of(browser)
+    browser.get(f"{shop.url}/messages?topic=orders")
+    assert EVIL in text_of(browser)
+    browser.get(f"{shop.url}/messages/{shop.committed}")
+    assert "00 01 ff 20" in text_of(browser)
+
+
+def test_the_overview_tells_what_is_in_doubt_and_its_charts_move(shop: Shop, browser: Any) -> None:
+    browser.get(shop.url)
+    row = wait(browser, lambda page: page.find_element(By.XPATH, "//tr[th/a[text()='shop']]"))
+    assert row.find_elements(By.TAG_NAME, "td")[1].text.isdigit()
+    chart = browser.find_element(By.CSS_SELECTOR, "[data-figures]")
+    wait(browser, lambda _: int(chart.get_attribute("data-points") or 0) >= 2)
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 2
+
+
+def test_a_transaction_is_decided_with_a_reason_and_shows_its_whole_way(shop: Shop, browser: Any) -> None:
+    own = shop.parked[0]
+    browser.get(f"{shop.url}/transactions?state=parked")
+    browser.find_element(By.LINK_TEXT, own).click()
+    wait(browser, lambda page: own in page.title)
+    shown = text_of(browser)
+    assert "parked of producer group shop" in shown
+    assert shown.count("unknown") >= 2
+    assert '"order": 0' in shown
+    browser.find_element(By.NAME, "reason").send_keys("it is in the orders table")
+    browser.find_element(By.NAME, "operator").send_keys("ada")
+    browser.find_element(By.XPATH, "//button[text()='Commit']").click()
+    wait(browser, lambda page: "It is COMMITTED now." in text_of(page))
+    shown = text_of(browser)
+    assert "it is in the orders table" in shown
+    for event in ("prepared", "check sent", "parked", "committed", "released"):
+        assert event in shown
+    whole = shop.admin.get_transaction(own)
+    assert whole.state is TransactionState.COMMITTED
+    assert [(each.operator, each.reason) for each in whole.operator_actions] == [("ada", "it is in the orders table")]
+
+
+def test_a_consumers_ack_is_on_the_page_of_its_transaction(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/transactions/{shop.committed}")
+    shown = text_of(browser)
+    assert "delivered" in shown
+    assert "billing-1" in shown
+    assert "acked" in shown
+
+
+def test_many_are_counted_before_they_are_decided(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/transactions?state=parked&group=shop")
+    browser.find_element(By.TAG_NAME, "summary").click()
+    Select(browser.find_element(By.NAME, "resolution")).select_by_value("rollback")
+    browser.find_element(By.XPATH, "//button[text()='Count them']").click()
+    wait(browser, lambda page: "Nothing was changed." in text_of(page))
+    left = [own for own in shop.parked if shop.admin.get_transaction(own).state is TransactionState.PARKED]
+    assert f"{len(left)} transactions match of producer group shop" in text_of(browser)
+    assert len(left) >= 5
+    browser.find_element(By.NAME, "reason").send_keys("the shop was closed")
+    browser.find_element(By.XPATH, "//button[text()='Roll back']").click()
+    wait(browser, lambda page: "were resolved" in text_of(page))
+    assert {shop.admin.get_transaction(own).state for own in left} == {TransactionState.ROLLED_BACK}
+
+
+def test_dead_letters_are_delivered_again_and_deleted_with_their_progress(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/groups/billing/dead-letters")
+    boxes = browser.find_elements(By.NAME, "offset")
+    assert len(boxes) == 4
+    boxes[0].click()
+    browser.find_element(By.XPATH, "//button[text()='Deliver again']").click()
+    told = browser.find_elements(By.CSS_SELECTOR, ".progress")
+    wait(browser, lambda _: told[0].text == "1 delivered again, 0 left as they are.")
+    letters = list(shop.admin.list_dead_letters("billing"))
+    assert [letter.redriven_at is not None for letter in letters] == [True, False, False, False]
+    browser.find_element(By.NAME, "before").send_keys("2")
+    browser.find_element(By.XPATH, "//button[text()='Delete']").click()
+    wait(browser, lambda page: page.switch_to.alert).dismiss()
+    assert told[1].text == ""
+    browser.find_element(By.XPATH, "//button[text()='Delete']").click()
+    wait(browser, lambda page: page.switch_to.alert).accept()
+    wait(browser, lambda _: told[1].text == "2 deleted.")
+    assert [letter.message.offset for letter in shop.admin.list_dead_letters("billing")] == [2, 3]
+
+
+def test_a_group_is_paused_resumed_and_moved(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/groups/billing")
+    browser.find_element(By.NAME, "reason").send_keys("the books are closed")
+    browser.find_element(By.XPATH, "//button[text()='Pause']").click()
+    wait(browser, lambda page: "It is paused." in text_of(page))
+    assert shop.admin.get_group("billing").pause_reason == "the books are closed"
+    browser.find_element(By.XPATH, "//button[text()='Resume']").click()
+    wait(browser, lambda page: "It is delivered to again." in text_of(page))
+    browser.find_element(By.NAME, "to").send_keys("latest")
+    browser.find_element(By.XPATH, "//button[text()='Move']").click()
+    wait(browser, lambda page: "It was moved in orders." in text_of(page))
+    assert {each.lag for each in shop.admin.group_progress("billing", "orders")} == {0}
+
+
+def test_lists_go_on_by_themselves(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/groups?from=later")
+    shop.admin.create_group("later-than-others")
+    wait(browser, lambda page: "later-than-others" in text_of(page))
+
+
+def test_what_is_refused_says_why(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/topics/nothing")
+    assert "TOPIC_NOT_FOUND" in text_of(browser)
+    browser.get(f"{shop.url}/transactions?older=soon")
+    assert "An age is such as 30s" in text_of(browser)
+
+
+def test_it_works_by_keyboard(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/transactions")
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "To the content"
+    names = []
+    for _ in range(9):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        names.append(browser.switch_to.active_element.text)
+    assert names[1:] == ["Overview", "Transactions", "Topics", "Groups", "Messages", "Clients", "Brokers", "Audit"]
+    browser.switch_to.active_element.send_keys("/")
+    focused = browser.switch_to.active_element
+    assert focused.get_attribute("name") == "group"
+    focused.send_keys("stall" + Keys.ENTER)
+    wait(browser, lambda page: "group=stall" in page.current_url)
+    outline = browser.execute_script(
+        "const link = document.querySelector('nav a'); link.focus({focusVisible: true});"
+        "return getComputedStyle(link).outlineStyle"
+    )
+    assert outline == "solid"
+
+
+def test_every_field_and_table_has_a_name(shop: Shop, browser: Any) -> None:
+    for page in looked_at(shop):
+        browser.get(shop.url + page)
+        unnamed = browser.execute_script(
+            "return [...document.querySelectorAll('input:not([type=hidden]), select, button, progress, meter')]"
+            ".filter(each => !(each.labels && each.labels.length) && !each.getAttribute('aria-label')"
+            " && !each.textContent.trim() && each.tagName != 'PROGRESS').map(each => each.outerHTML)"
+        )
+        assert unnamed == [], page
+        assert len(browser.find_elements(By.TAG_NAME, "h1")) == 1
+
+
+@pytest.fixture(params=["phone", "dark"])
+def other_browser(request: pytest.FixtureRequest) -> Iterator[Any]:
+    need_chromium()
+    made = open_browser(dark=request.param == "dark")
+    if request.param == "phone":
+        metrics = {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+        made.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    else:
+        features = [{"name": "prefers-color-scheme", "value": "dark"}]
+        made.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    made.appearance = request.param
+    yield made
+    made.quit()
+
+
+def test_pages_fit_a_phone_and_the_dark(shop: Shop, other_browser: Any) -> None:
+    for page in looked_at(shop):
+        other_browser.get(shop.url + page)
+        wide = other_browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, page
+        ground = other_browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        light = int(ground.removeprefix("rgb(").split(",")[0]) > 128
+        assert light is (other_browser.appearance == "phone"), page

@@ -1,0 +1,83 @@
+"""The sampler's rounds: whose turn it is, what is kept for how long, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from broker.maintenance.state_sampler import StateSampler
+from broker.ports.sampling import StoredState
+
+
+@dataclass
+class Store:
+    """A storage whose samples take a time."""
+
+    has_turn: bool = True
+    takes: float = 0.0
+    now: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    held: int = 0
+
+    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
+        self.asked.append(task)
+        self.held = hold
+        return self.has_turn
+
+    async def sample(self) -> StoredState:
+        self.asked.append("sample")
+        self.now += self.takes
+        return StoredState(1)
+
+    async def producer_groups(self) -> dict[int, str]:
+        self.asked.append("names")
+        return {1: "shop"}
+
+
+@dataclass
+class Taker:
+    """Keeps what it is given."""
+
+    lacks_names: bool = False
+    names: dict[int, str] = field(default_factory=dict)
+    samples: list[tuple[StoredState | None, float]] = field(default_factory=list)
+
+    def name_groups(self, names: dict[int, str]) -> None:
+        self.names = names
+
+    def take_sample(self, state: StoredState | None, lasts: float = 0.0) -> None:
+        self.samples.append((state, lasts))
+
+
+async def test_who_has_the_turn_samples_and_the_sample_lasts_as_long_as_the_turn() -> None:
+    store, taker = Store(), Taker()
+    await StateSampler(store, taker, 15.0, lambda: store.now).run_once()
+    assert store.asked == ["metrics", "sample"]
+    assert (store.held, taker.samples) == (45_000_000, [(StoredState(1), 45.0)])
+
+
+async def test_who_has_not_the_turn_tells_nothing_of_an_earlier_sample() -> None:
+    store, taker = Store(has_turn=False), Taker()
+    await StateSampler(store, taker, 15.0).run_once()
+    assert store.asked == ["metrics"]
+    assert taker.samples == [(None, 0.0)]
+
+
+@pytest.mark.parametrize(("takes", "interval"), [(1.0, 15.0), (1.5, 15.0), (6.0, 60.0)])
+async def test_sampling_takes_a_tenth_of_the_time_at_most(takes: float, interval: float) -> None:
+    store, taker = Store(takes=takes), Taker()
+    sampler = StateSampler(store, taker, 15.0, lambda: store.now)
+    await sampler.run_once()
+    assert sampler.interval == pytest.approx(interval)
+    assert taker.samples[0][1] == pytest.approx(3 * interval)
+    store.takes = 0.0
+    await sampler.run_once()
+    assert store.held == pytest.approx(3 * interval * 1e6)
+    assert sampler.interval == 15.0
+
+
+async def test_names_are_read_where_they_are_missing_also_without_the_turn() -> None:
+    store, taker = Store(has_turn=False), Taker(lacks_names=True)
+    await StateSampler(store, taker, 15.0).run_once()
+    assert (store.asked, taker.names) == (["names", "metrics"], {1: "shop"})
