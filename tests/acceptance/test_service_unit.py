@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -49,7 +50,14 @@ def test_a_broker_runs_without_writable_code_and_drains(workers: int, tmp_path: 
     named = setting("ExecStart").replace("${CREDENTIALS_DIRECTORY}", str(tmp_path))
     named = named.replace("/etc/halfmq/halfmq.toml", str(DEPLOY / "systemd" / "halfmq.toml"))
     here = ["--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", f"--workers={workers}", "--drain=1"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'proto' / 'gen'}"}
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(60)
+    environment = {
+        "NOTIFY_SOCKET": str(tmp_path / "notify"),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'proto' / 'gen'}",
+    }
     with subprocess.Popen(
         [sys.executable, "-c", protected(), *named.split()[1:], *here],
         cwd=tmp_path,
@@ -60,12 +68,14 @@ def test_a_broker_runs_without_writable_code_and_drains(workers: int, tmp_path: 
     ) as broker:
         try:
             assert broker.stdout is not None
+            assert setting("Type") == "notify"
+            assert manager.recv(1000) == b"READY=1"
             endpoint = broker.stdout.readline().strip()
-            asked = setting("ExecStartPost").split()[1:]
-            assert run(*asked, f"--endpoint={endpoint}").returncode == 0
+            assert run("health", "--ready", f"--endpoint={endpoint}").returncode == 0
         finally:
             broker.send_signal(getattr(signal, setting("KillSignal")))
             _, log = broker.communicate(timeout=float(setting("TimeoutStopSec")))
     assert broker.returncode == 0, log
     assert "password" not in log
+    manager.close()
     drop_database(url)
