@@ -167,6 +167,7 @@ bench = _group(
         "greedy": ("greedy", "greedy"),
         "access": ("access", "access"),
         "metrics": ("metrics", "metrics"),
+        "console": ("console", "console"),
         "latency": ("latency", "latency"),
         "delay": ("delay", "delay"),
         "idle": ("idle", "idle"),

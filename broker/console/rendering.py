@@ -36,6 +36,7 @@ def templates() -> Environment:
     made.filters |= {
         "time": shown_time,
         "span": shown_span,
+        "age": shown_age,
         "bytes": shown_bytes,
         "number": shown_number,
         "short": shown_short,
@@ -49,6 +50,15 @@ def shown_time(time: Timestamp | None) -> str:
     if time is None or not (time.seconds or time.nanos):
         return ""
     return f"{datetime.fromtimestamp(time.seconds, UTC):%Y-%m-%d %H:%M:%S}.{time.nanos // 1_000_000:03}"
+
+
+def shown_age(time: Timestamp, now: Timestamp) -> str:
+    """How long ago that was; empty if it is unset."""
+    return shown_span(max(0.0, _seconds(now) - _seconds(time))) if _seconds(time) else ""
+
+
+def _seconds(time: Timestamp) -> float:
+    return time.seconds + time.nanos / 1e9
 
 
 def shown_span(span: Duration | float | None) -> str:

@@ -47,7 +47,8 @@ class BrokerProcess:
         """Takes the database, further options of the command, and whether messages are stored there."""
         self._command = [*HALFMQ, "serve", *_SERVE, *options] if stores else _NO_STORAGE
         self._environment = environment(HALFMQ_DATABASE=url)
-        self.endpoint = ""
+        self.endpoint = self.console_endpoint = ""
+        self._has_console = any(option.startswith("--console-listen") for option in options)
 
     def __enter__(self) -> Self:
         """Starts it.
@@ -60,6 +61,8 @@ class BrokerProcess:
         if not self.endpoint:
             self._process.wait(START_TIMEOUT)
             raise ConfigurationError("The broker did not start; its error is above.", field="database")
+        if self._has_console and self._process.stdout:
+            self.console_endpoint = self._process.stdout.readline().strip()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -160,6 +160,18 @@ def test_metrics(kind: Kind | None) -> None:
         assert each["broker_ratio"] > 0
 
 
+@places(None)
+def test_console(kind: Kind | None) -> None:
+    sizes = ["--pending", "1000", "--topics", "50", "--groups", "5", "--messages", "10000", "--times", "2"]
+    figures = bench("console", *on(kind), *sizes)
+    assert (figures["pending"], figures["topics"], figures["groups"]) == (1000, 50, 5)
+    assert {"/", "/transactions", "/topics", "/groups", "/audit"} <= figures["pages"].keys()
+    for page, each in figures["pages"].items():
+        assert 0 < each["p50_ms"] <= each["max_ms"]
+        # More than the frame of a page.
+        assert each["bytes"] > (50 if page == "/figures" else 1000)
+
+
 @places("mariadb", embedded=False)
 def test_spark(kind: Kind | None) -> None:
     figures = bench("spark", *on(kind), "--messages", "5000", "--size", "100", "--rounds", "1")

@@ -18,6 +18,7 @@ _SWITCHES = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
+    "--hide-scrollbars",
     "--disable-background-networking",
     "--disable-component-update",
     "--no-first-run",

@@ -54,6 +54,8 @@ function tell(told, bar, step) {
 
 // Charts of the overview: the last minutes, from figures that are asked for every two seconds.
 const EVERY = 2000, MOST = 150;
+// UTC, as all times of the console.
+const clock = (_, seconds) => seconds.map(each => new Date(each * 1000).toISOString().slice(11, 19));
 
 function charts() {
   const place = document.querySelector("[data-figures]");
@@ -76,7 +78,7 @@ function charts() {
       made[name] = new window.uPlot({
         width: target.clientWidth, height: 190, legend: { show: false }, cursor: { y: false },
         scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [axis, { ...axis, size: 60 }],
+        axes: [{ ...axis, values: clock, space: 80 }, { ...axis, size: 60 }],
         series: [{}, ...labels.map((label, number) => ({
           label, stroke: colour(number ? "--alarm" : "--accent"), width: 2, points: { show: false },
         }))],

@@ -27,7 +27,7 @@ async def brokers(visit: Visit) -> Response:
     """The brokers, and the database."""
     found = await visit.call("AdminService/ListBrokers", pb.ListBrokersRequest())
     whole = await visit.call("AdminService/GetOverview", pb.GetOverviewRequest())
-    return await visit.page("brokers.html", title="Brokers", found=found.brokers, whole=whole, live=True)
+    return await visit.page("brokers.html", title="Brokers", found=found.brokers, whole=whole)
 
 
 async def clients(visit: Visit) -> Response:
@@ -42,7 +42,7 @@ async def clients(visit: Visit) -> Response:
     found = await visit.call("AdminService/ListClients", request)
     following = visit.next_page(found.next_page_token)
     return await visit.page(
-        "clients.html", title="Clients", found=found.clients, next_page=following, kind=pb.ClientKind, live=True
+        "clients.html", title="Clients", found=found.clients, next_page=following, kind=pb.ClientKind
     )
 
 

@@ -24,7 +24,7 @@ async def groups(visit: Visit) -> Response:
         pb.ListGroupLagRequest(topic=visit.query("topic"), page_size=PAGE, page_token=token),
     )
     following = visit.next_page(found.next_page_token)
-    return await visit.page("groups.html", title="Consumer groups", found=found.groups, next_page=following, live=True)
+    return await visit.page("groups.html", title="Consumer groups", found=found.groups, next_page=following)
 
 
 async def group(visit: Visit) -> Response:

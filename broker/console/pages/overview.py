@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse
@@ -14,10 +15,22 @@ if TYPE_CHECKING:
     from broker.console.visit import Visit
 
 
+PATIENCE = 0.1
+"""Seconds for counting; a page that does not have the figures by then asks for them once it is shown."""
+
+
 async def overview(visit: Visit) -> Response:
     """The page."""
-    found = await visit.call("AdminService/GetOverview", pb.GetOverviewRequest())
-    return await visit.page("overview.html", title="Overview", found=found, largest=_largest(found), live=True)
+    counting = asyncio.ensure_future(visit.call("AdminService/GetOverview", pb.GetOverviewRequest()))
+    try:
+        await asyncio.wait({counting}, timeout=PATIENCE)
+    finally:
+        # What it waits for goes on, and is there at the next look.
+        if not counting.done():
+            counting.cancel()
+    found = counting.result() if counting.done() else None
+    largest = 0 if found is None else _largest(found)
+    return await visit.page("overview.html", title="Overview", found=found, largest=largest)
 
 
 async def figures(visit: Visit) -> Response:
