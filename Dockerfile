@@ -2,6 +2,12 @@
 # The command `halfmq`, small and without root: docs/run.md.
 #   docker build -t halfmq .                                       a broker
 #   docker build -t halfmq --build-arg EXTRAS=broker,rocketmq .    and with other extras of pyproject.toml
+FROM node:22-slim AS assets
+
+WORKDIR /src
+COPY scripts/assets scripts/assets
+RUN scripts/assets
+
 FROM python:3.12-slim AS build
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -15,6 +21,7 @@ COPY halfmq_connect halfmq_connect
 COPY halfmq_pipeline halfmq_pipeline
 COPY halfmq_cli halfmq_cli
 COPY broker broker
+COPY --from=assets /src/broker/console/assets/vendor broker/console/assets/vendor
 RUN pip wheel --no-deps --wheel-dir /dist .
 
 # Without pip: whoever gets into a container has no package manager there. Compiled here: nothing can be written later.

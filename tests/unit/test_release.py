@@ -63,6 +63,7 @@ def test_a_release_is_a_commit_a_tag_and_two_packages(clone: Clone) -> None:
     assert changes in clone.git("for-each-ref", "--format=%(contents)", f"refs/tags/v{VERSION}")
     wheel = clone.folder / "dist" / f"halfmq-{VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as files:
+        assert "broker/console/assets/vendor/versions" in files.namelist()
         assert f"\nVersion: {VERSION}\n" in files.read(f"halfmq-{VERSION}.dist-info/METADATA").decode()
     with tarfile.open(clone.folder / "dist" / f"halfmq-{VERSION}.tar.gz") as files:
         assert f"halfmq-{VERSION}/broker/app.py" in files.getnames()
