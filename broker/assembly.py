@@ -16,6 +16,7 @@ from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.end_offset_watcher import EndOffsetWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.quota_watcher import QuotaWatcher
+from broker.maintenance.readiness_watcher import ReadinessWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.rules_watcher import RulesWatcher
 from broker.maintenance.state_sampler import StateSampler
@@ -101,6 +102,7 @@ class Parts:
     audit: Audit
     quotas: Quotas
     rights: Rights
+    readiness: ReadinessWatcher
     loops: list[Loop]
 
 
@@ -131,6 +133,7 @@ def assemble(
     transactions = TransactionService(store, catalog, validator, positions, wakeups, observer, tracer)
     sending = SendService(store, validator, positions, wakeups, observer, tracer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
+    readiness = ReadinessWatcher(store)
     return Parts(
         store=store,
         catalog=catalog,
@@ -157,7 +160,9 @@ def assemble(
         audit=audit,
         quotas=quotas,
         rights=rights,
+        readiness=readiness,
         loops=[
+            readiness,
             *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
             AuditRecorder(audit),
             StatusReporter(reports),

@@ -138,6 +138,11 @@ class Server:
         for listener in self._listeners:
             await listener.serve()
 
+    async def tell_readiness(self, ready: bool) -> None:
+        """Sets what the health services tell as `ready`."""
+        for listener in self._listeners:
+            await listener.tell_readiness(ready)
+
     async def drain(self) -> None:
         """Ends all streams and waits, so that clients switch to other brokers."""
         for listener in self._listeners:

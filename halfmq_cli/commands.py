@@ -79,6 +79,8 @@ def _loaded(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("halfmq_"):
+            raise
         extra = _EXTRAS.get(module.partition(".")[0]) or _EXTRAS.get(module)
         if extra is None:
             raise
@@ -140,6 +142,7 @@ app = _group(
     {
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
+        "health": ("health", "health"),
         "doctor": ("doctor.command", "doctor"),
         "demo": ("demo.command", "demo"),
         "relay": ("halfmq_connect.cli.relay", "relay"),

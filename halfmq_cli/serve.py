@@ -19,6 +19,7 @@ from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate
 from broker.storage.migrations.views import create_views
 from halfmq_cli import logs
+from halfmq_cli.notifying import tell_ready
 from halfmq_cli.serving import fail, run_broker, warn_of_arguments
 from halfmq_cli.workers import run_workers
 
@@ -160,13 +161,18 @@ def serve(
         for warning in renamed:
             logger.warning("%s", warning)
         warn_of_readers("database_file", database_file or os.environ.get("HALFMQ_DATABASE_FILE", ""))
-        served = partial(warn_of_arguments, database)
+        served = partial(_served, database)
         if config.workers == 1:
             run_broker(config, served=served)
         elif not asyncio.run(run_workers(config, served)):
             raise SystemExit(1)
     except BrokerError as error:
         fail(error)
+
+
+def _served(database: str | None) -> None:
+    warn_of_arguments(database)
+    tell_ready()
 
 
 def migrate_tables(

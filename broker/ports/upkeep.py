@@ -93,6 +93,23 @@ class RetentionStore(Protocol):
         ...
 
 
+class ReadinessStore(Protocol):
+    """Whether the database can be used."""
+
+    @property
+    def database_away(self) -> bool:
+        """Whether the last work that needed the database failed for its sake."""
+        ...
+
+    async def look_at_tables(self) -> None:
+        """Reads the version of the tables.
+
+        Raises:
+            Exception: the database cannot be reached, or has no tables.
+        """
+        ...
+
+
 class ClockStore(Protocol):
     """The database's clock."""
 

@@ -1,4 +1,8 @@
-"""grpc.health.v1, whose watchers do not delay a drain."""
+"""grpc.health.v1, whose watchers do not delay a drain.
+
+The services' names, and the empty one, tell of this process alone (liveness): restarting it would not bring a database
+back. The name `ready` tells whether it can do its work (readiness): its database can be used, and it does not drain.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+READY = "ready"
+"""The name under which readiness is told."""
+
 
 class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
     """The library's servicer; once it drains, watchers get that state, and their streams end."""
@@ -23,15 +30,26 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
         super().__init__()
         self._services = ("", *services)
         self._draining = asyncio.Event()
+        self._serves = False
+        self._ready = True
 
     async def serve(self) -> None:
         """Sets all services to SERVING."""
         for service in self._services:
             await self.set(service, _SERVING)
+        self._serves = True
+        await self.tell_readiness(self._ready)
+
+    async def tell_readiness(self, ready: bool) -> None:
+        """Sets the state of `ready`, once this serves, and until it drains."""
+        self._ready = ready
+        if self._serves:
+            await self.set(READY, _SERVING if ready else _NOT_SERVING)
 
     async def drain(self) -> None:
         """Sets all services to NOT_SERVING, and ends all watches."""
-        for service in self._services:
+        self._serves = self._ready = False
+        for service in (*self._services, READY):
             await self.set(service, _NOT_SERVING)
         self._draining.set()
 
@@ -39,6 +57,7 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]
         """Returns the states of all services."""
         state = _NOT_SERVING if self._draining.is_set() else _SERVING
         statuses = {service: health_pb2.HealthCheckResponse(status=state) for service in self._services}
+        statuses[READY] = health_pb2.HealthCheckResponse(status=_SERVING if self._ready else _NOT_SERVING)
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:

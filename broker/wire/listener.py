@@ -133,6 +133,11 @@ class Listener:
         if self._health is not None:
             await self._health.serve()
 
+    async def tell_readiness(self, ready: bool) -> None:
+        """Sets what the health service tells as `ready`."""
+        if self._health is not None:
+            await self._health.tell_readiness(ready)
+
     async def drain(self) -> None:
         """Sets it to NOT_SERVING, so that clients switch to other brokers, and ends its watches."""
         if self._health is not None:

@@ -260,6 +260,7 @@ def test_idle(kind: Kind | None) -> None:
     assert 0 < figures["first_delivery_ms"] <= figures["last_delivery_ms"]
     assert figures["broker_cpu_percent"] >= 0
     assert figures["without_consumers_cpu_percent"] >= 0
+    assert figures["broker_memory_mb"] > figures["without_consumers_memory_mb"] > 0
     counted = [figures[f"{name}_per_s"] for name in ("queries", "peak", "without_consumers", "without_broker")]
     if kind is None:
         assert counted == [None] * 4

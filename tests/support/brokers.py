@@ -59,7 +59,7 @@ class BrokerProcess:
         self._launch()
 
     def _launch(self) -> None:
-        self.process = ForkedCommand(self.arguments, self._variables, self._folder)
+        self.process = self._started()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         watchdog = threading.Timer(START_SECONDS, self.process.kill)
@@ -76,6 +76,9 @@ class BrokerProcess:
             self.process.wait(STOP_SECONDS)
             self.close()
             pytest.fail(f"the broker did not start: {' '.join(self.arguments)}\n{self.log}", pytrace=False)
+
+    def _started(self) -> ForkedCommand:
+        return ForkedCommand(self.arguments, self._variables, self._folder)
 
     def _read_log(self) -> None:
         for line in self.process.stderr:

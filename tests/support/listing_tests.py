@@ -43,7 +43,7 @@ ALL = {
 """Pages all of whose blocks of some languages are run by one test."""
 
 EACH = {
-    "CONTRIBUTING.md": {"scripts/test ": OPTIONS, "HALFMQ_FAULT_ALL=1": OPTIONS},
+    "CONTRIBUTING.md": {"scripts/test ": OPTIONS, "HALFMQ_FAULT_ALL=1": OPTIONS, "scripts/audit": OPTIONS},
     "README.md": {
         "scripts/demo": "acceptance/test_demo.py::test_the_embedded_default_comes_to_equal_tables_and_leaves_nothing",
         "scripts/test": OPTIONS,
@@ -96,7 +96,8 @@ EACH = {
         "SELECT producer_group": f"{SQL}::test_the_statements_on_views_of_the_page_of_metrics",
     },
     "docs/operations.md": {
-        "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused"
+        "mysql <copy.sql": "faults/test_backup.py::test_restored_to_the_moment_before_a_mistake",
+        "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused",
     },
     "docs/pipeline-reconcile.md": {
         "export HALFMQ_ENDPOINT": "spark/pipeline/test_reconcile.py::test_exactly_what_is_wrong_is_found",
@@ -118,6 +119,11 @@ EACH = {
         "halfmq pipeline aggregate": PIPELINE,
         '{"window_start"': "spark/pipeline/test_aggregate.py::test_windows_are_written_once_when_they_are_complete",
         "HALFMQ_FLIGHTS=": OPTIONS,
+    },
+    "docs/run.md": {
+        "docker build": "unit/deploy/test_dockerfile.py::test_what_it_runs_is_a_broker_that_can_be_reached",
+        "python3 -m venv": "unit/deploy/test_systemd.py::test_what_it_starts_is_known_to_the_command",
+        "kubectl create": "unit/deploy/test_kubernetes.py::test_a_manifest_follows_the_schema",
     },
     "docs/sdk.md": {
         "for message in consumer": f"{ONE_BY_ONE}::test_three_ways_to_receive",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.errors import StorageUnavailable
 from broker.storage.adapters.access import Access
 from broker.storage.delivery import delivery_events, leases
 from broker.storage.groups import groups
@@ -18,7 +19,23 @@ if TYPE_CHECKING:
 
 
 class Upkeep(Access):
-    """Implements RetentionStore and ClockStore."""
+    """Implements RetentionStore, ClockStore and ReadinessStore."""
+
+    @property
+    def database_away(self) -> bool:
+        """Whether the last work that needed the database failed for its sake."""
+        return self._database.availability.away
+
+    async def look_at_tables(self) -> None:
+        """Reads the version of the tables; no migration changes the table that it is in.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached, or has no version.
+            Exception: it has no such table.
+        """
+        versions = self._database.names.versions
+        if await self._watch(lambda session: session.fetch_one(f"SELECT version_num FROM {versions}")) is None:
+            raise StorageUnavailable("The database has no tables of halfmq.")
 
     async def synchronise_clock(self) -> None:
         """Reads the database's time."""

@@ -31,7 +31,7 @@ def idle(
     seconds: Annotated[float, typer.Option(min=0.5, help="How long to watch them.")] = 20.0,
     json_output: Json = False,
 ) -> None:
-    """Count what consumers that wait cost: questions to the database, and the broker's processor time.
+    """Count what consumers that wait cost: questions to the database, and the broker's processor time and memory.
 
     The server counts for all its users: nothing else should use it meanwhile. In the end one message is sent.
     """
@@ -44,10 +44,12 @@ def idle(
             broker = stack.enter_context(BrokerProcess(url))
             time.sleep(CALMING * seconds)
             alone = observer.observe(ALONE * seconds, broker.cpu_seconds)
+            memory_alone = broker.memory_mb()
             options = {"consumers": consumers, "groups": groups, "topics": topics}
             client = stack.enter_context(Client("idle consumers", broker.endpoint, **options))
             time.sleep(CALMING * seconds)
             waiting = observer.observe(seconds, broker.cpu_seconds)
+            memory = broker.memory_mb()
             woken = client.ask("the first message")
     except BrokerError as error:
         fail(error)
@@ -62,6 +64,8 @@ def idle(
         "statements_per_s": waiting.statements_per_s,
         "broker_cpu_percent": waiting.cpu_percent,
         "without_consumers_cpu_percent": alone.cpu_percent,
+        "broker_memory_mb": memory,
+        "without_consumers_memory_mb": memory_alone,
         "first_delivery_ms": round(woken["first_ms"], 3),
         "last_delivery_ms": round(woken["last_ms"], 3),
         "consumers": consumers,

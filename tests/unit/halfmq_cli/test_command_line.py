@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from importlib.metadata import version
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from halfmq_cli import serve
@@ -23,6 +25,13 @@ def said(*arguments: str) -> str:
 
 def test_its_version_is_that_of_the_package() -> None:
     assert said("--version") == f"halfmq {version('halfmq')}\n"
+
+
+@pytest.mark.parametrize("group", ["", "admin", "bench", "access", "pipeline", "bridge"])
+def test_every_command_that_is_listed_can_be_run(group: str) -> None:
+    found: Any = get_command(app)
+    for name in (found.commands[group] if group else found).commands:
+        assert "Usage" in said(*group.split(), name, "--help"), name
 
 
 @pytest.mark.parametrize(
