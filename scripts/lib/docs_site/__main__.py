@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx
 
-from docs_site import command, navigation, protocol, python_api, settings
+from docs_site import command, metrics, navigation, protocol, python_api, settings
 from docs_site.docstrings import Complaints
 from docs_site.pages import CHECKOUT, MOVED, Links, is_image, page_of, page_with, place_of
 from docs_site.states import as_table
@@ -25,7 +25,7 @@ def gathered() -> dict[str, str | bytes]:
         str(page_of(file)): as_table(links.rewritten((CHECKOUT / file).read_text(encoding="utf-8"), file))
         for file in dict.fromkeys(files)
     }
-    for made in (command, protocol, python_api, settings):
+    for made in (command, metrics, protocol, python_api, settings):
         pages |= made.pages()
     pages = navigation.added(pages)
     return pages | {

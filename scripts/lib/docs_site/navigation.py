@@ -10,6 +10,7 @@ from docs_site.pages import title_of
 INDEX = "index.md"
 MADE = {
     "reference/settings.md": "every setting of a broker, from its code",
+    "reference/metrics.md": "every metric, with its type and labels",
     "reference/protocol/index.md": "every service, call, message and field",
     "reference/command/index.md": "every command and option",
     "reference/python/index.md": "every public name of the SDKs",

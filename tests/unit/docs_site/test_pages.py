@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from docs_site import command, navigation, protocol, python_api, settings
+from docs_site import command, metrics, navigation, protocol, python_api, settings
 from docs_site.pages import CHECKOUT, Links, page_with
 from docs_site.prose import cell, prose
 from docs_site.states import as_table
@@ -103,6 +103,16 @@ def test_every_setting_has_its_names_bounds_and_needs() -> None:
     ]
     (row,) = re.findall(r"^\| `jwt_keys` .*$", page, re.M)
     assert "with `access`, `jwt_audience`" in row
+
+
+def test_the_metrics_are_those_of_the_page_that_brokers_are_compared_with() -> None:
+    before, _, behind = (CHECKOUT / "docs" / "metrics.md").read_text().partition("## Relays, cdc, bridges")
+    for heading, part in zip(metrics.SOURCES, (before, behind.partition("\n## ")[0]), strict=True):
+        shown = set(re.findall(r"^\| `((?:halfmq|rocketmq)_\w+)` \|", part, re.M))
+        assert {name for name, *_ in metrics.found_in(heading)} == shown
+    assert ("halfmq_bridge_system_up", "gauge", "`bridge`, `direction`, `system`") in {
+        found[:3] for found in metrics.found_in("Relays, cdc, bridges")
+    }
 
 
 def test_public_names_are_told_with_signatures_and_errors() -> None:
