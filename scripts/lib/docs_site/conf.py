@@ -1,4 +1,8 @@
-"""What Sphinx is told: Markdown pages, and a theme that needs nothing from other hosts."""
+"""What Sphinx is told: Markdown pages, and a theme that needs nothing from other hosts.
+
+Sphinx and not MkDocs, for Material, the theme that makes MkDocs worth while, has announced its end; and Sphinx's search
+needs no server.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Metric = tuple[str, str, str, str]
 
 def pages() -> dict[str, str]:
     """The page."""
-    text = "# All metrics\n\nMade from the code. [Metrics](../metrics.md) explains them, and tells what they are good for.\n"
+    text = "# All metrics\n\nMade from the code. [Metrics](../metrics.md) explains them and what to watch.\n"
     for heading in SOURCES:
         rows = [[code(name), kind, labels, cell(told)] for name, kind, labels, told in found_in(heading)]
         text += f"\n## {heading}\n\n{table(['metric', 'type', 'labels', 'meaning'], rows)}"
