@@ -145,9 +145,7 @@ async def no_page(visit: Visit) -> Response:
     Raises:
         NotFound: always.
     """
-    raise NotFound(
-        f"There is no page {visit.request.scope['path'][:200]!r}: correct the address.", reason="PAGE_NOT_FOUND"
-    )
+    raise NotFound(f"There is no page {visit.request.scope['path'][:200]!r}: correct the address.", reason="")
 
 
 def address_of(request: Request) -> str:

@@ -145,6 +145,16 @@ def test_dead_letters_are_delivered_again_and_deleted_with_their_progress(shop: 
     assert [letter.message.offset for letter in shop.admin.list_dead_letters("billing")] == [2, 3]
 
 
+def test_without_scripts_the_result_is_told_on_the_page(shop: Shop) -> None:
+    shop.admin.create_group("quiet")
+    visitor = shop.visitor()
+    for action, told in (("redrive", "0 delivered again, 0 left as they are."), ("purge", "0 deleted.")):
+        answer = visitor.post(f"/groups/quiet/dead-letters/{action}")
+        assert answer.status == 303
+        assert told in visitor.get(answer.headers["location"]).text
+    assert "required" in visitor.get("/groups/quiet/dead-letters").text.partition("<noscript>")[2]
+
+
 def test_a_group_is_paused_resumed_and_moved(shop: Shop, browser: Any) -> None:
     browser.get(f"{shop.url}/groups/billing")
     browser.find_element(By.NAME, "reason").send_keys("the books are closed")

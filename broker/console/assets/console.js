@@ -54,7 +54,9 @@ document.addEventListener("submit", async event => {
   bar.hidden = false;
   let last = {};
   try {
-    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const answer = await fetch(form.action, {
+      method: "POST", headers: { accept: "application/x-ndjson" }, body: new URLSearchParams(new FormData(form)),
+    });
     if (!answer.ok) throw new Error(`refused with status ${answer.status}`);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
