@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def test_an_installation_with_nothing_wrong(own: BrokerProcess, kind: AnyKind) -
     assert (done.returncode, done.stdout, done.stderr) == (OK, f"{checks} of {checks} checks passed\n", "")
     told = doctor(own.database, "--endpoint", own.endpoint, "--verbose")
     assert f"OK endpoints: {own.endpoint} answers and serves.\n" in told.stdout
-    assert "OK tables: 25 tables of version" in told.stdout
+    assert re.search(r"^OK tables: \d+ tables of version \d+ are as they must be", told.stdout, re.M)
     assert told.returncode == OK
 
 
