@@ -130,13 +130,29 @@ def endpoint(
         try:
             return await page(visit)
         except Unauthenticated:
-            wanted = quote(request.scope["path"]) if request.method == "GET" else "/"
+            wanted = address_of(request) if request.method == "GET" else "/"
             return visit.redirect("/sign-in", to=wanted)
         except BrokerError as error:
             status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
             return await visit.page("error.html", status, error=error, title="Refused")
 
     return serve
+
+
+async def no_page(visit: Visit) -> Response:
+    """What an address shows that no page has.
+
+    Raises:
+        NotFound: always.
+    """
+    raise NotFound(f"There is no page {visit.request.scope['path'][:200]!r}: correct the address.", reason="")
+
+
+def address_of(request: Request) -> str:
+    """The address of a page with its filters, without what it says once behind a form."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "said"]
+    path = quote(request.scope["path"])
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 def own_path(text: str) -> str:

@@ -169,6 +169,13 @@ def test_signing_in_leads_only_to_pages_of_this_console(guarded: Guarded) -> Non
     assert answer.headers["location"] == "/topics/%25DLQ%25billing"
 
 
+def test_signing_in_leads_to_the_view_with_its_filters(guarded: Guarded) -> None:
+    view = "/transactions?state=parked&group=shop+%26+co&older=1h"
+    sent = guarded.visitor().get(view).headers["location"]
+    answer = guarded.visitor().post(sent, page="/sign-in", token=guarded.tokens["root"])
+    assert answer.headers["location"] == view
+
+
 def test_signing_out_forgets_the_token(guarded: Guarded) -> None:
     visitor = guarded.signed_in("root")
     assert visitor.ask("POST", "/sign-out").status == 403
