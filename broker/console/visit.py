@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -35,6 +36,8 @@ SIGNED_IN_FOR = 12 * 3600
 """Seconds for which a browser keeps the token."""
 PAGE = 50
 """Entries of a page."""
+_RENDERING = ThreadPoolExecutor(2, thread_name_prefix="halfmq-console")
+"""Threads of its own: many pages at once do not keep anything else in the broker waiting for a thread."""
 _STATUS = (
     (Denied, 403),
     (NotFound, 404),
@@ -106,7 +109,8 @@ class Visit:
             "signed_in": bool(self.request.cookies.get(TOKEN_COOKIE)),
             **values,
         }
-        text = await asyncio.to_thread(templates().get_template(template).render, shown)
+        render = templates().get_template(template).render
+        text = await asyncio.get_running_loop().run_in_executor(_RENDERING, render, shown)
         response = HTMLResponse(text, status)
         if is_new:
             response.set_cookie(
