@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from broker.console.connections import BrowserConnection, ConnectionBounds
 from broker.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from starlette.types import ASGIApp
 
-MOST_CONNECTIONS = 200
-"""At a time; more are answered with 503."""
+HANDSHAKE = 5.0
+"""Seconds for the handshake of TLS."""
 CLOSING = 2
 """Seconds for answers under way at the end."""
 _BACKLOG = 128
@@ -29,7 +31,14 @@ class ConsoleServer:
     """Listens on the console's address."""
 
     def __init__(
-        self, app: ASGIApp, address: str, *, certificate: str = "", key: str = "", shares_port: bool = False
+        self,
+        app: ASGIApp,
+        address: str,
+        *,
+        certificate: str = "",
+        key: str = "",
+        shares_port: bool = False,
+        bounds: ConnectionBounds | None = None,
     ) -> None:
         """Takes the application and the address; nothing listens yet.
 
@@ -39,6 +48,7 @@ class ConsoleServer:
             certificate: file with the certificate's chain; empty: no TLS. It may be replaced while this serves.
             key: file with its key.
             shares_port: whether other processes listen there, too.
+            bounds: of connections.
         """
         self.address = address
         self._shares_port = shares_port
@@ -49,7 +59,6 @@ class ConsoleServer:
             lifespan="off",
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=CLOSING,
             http="h11",
@@ -59,8 +68,13 @@ class ConsoleServer:
         config.load()
         if certificate:
             config.ssl = _renewed_context(certificate, key)
-        self._server = _Server(config)
+        self._server = _Server(config, bounds or ConnectionBounds())
         self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._server.server_state.connections)
 
     async def start(self) -> None:
         """Listens and serves.
@@ -88,6 +102,22 @@ class ConsoleServer:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, bounds: ConnectionBounds) -> None:
+        super().__init__(config)
+        self._bounds = bounds
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Listens, with bounds that uvicorn does not have."""
+        config, state = self.config, self.server_state
+        make = partial(BrowserConnection, config=config, server_state=state, app_state={}, bounds=self._bounds)
+        limits = {"ssl_handshake_timeout": HANDSHAKE} if config.ssl else {}
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(make, sock=each, ssl=config.ssl, backlog=_BACKLOG, **limits)
+            for each in sockets or ()
+        ]
+        self.started = True
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to the broker."""
