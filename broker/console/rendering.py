@@ -23,7 +23,7 @@ LONG = 64 * 1024
 MIDDLE = 4 * 1024
 """Bytes of each body that are shown on the page of a transaction, which has many."""
 LARGER = 4
-"""How many times as long as the body its JSON may become by being indented; where it would be longer, it is left out."""
+"""How many times as long as the body its JSON may become by being indented; otherwise it is left out."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -125,7 +125,7 @@ def as_text(body: bytes) -> str | None:
 
 
 def forms_of(body: bytes, most: int = LONG) -> dict[str, str]:
-    """The first `most` bytes of a body in the forms in which it can be read: JSON, if that is all of it, text and hex."""
+    """The first bytes of a body in the forms in which it can be read: JSON, if these are all of it, text and hex."""
     part = body[:most]
     forms = {}
     if len(body) <= most:

@@ -110,10 +110,10 @@ class _Server(uvicorn.Server):
         """Listens, with bounds that uvicorn does not have."""
         config, state = self.config, self.server_state
         make = partial(BrowserConnection, config=config, server_state=state, app_state={}, bounds=self._bounds)
-        limits = {"ssl_handshake_timeout": HANDSHAKE} if config.ssl else {}
+        patience = HANDSHAKE if config.ssl else None
         loop = asyncio.get_running_loop()
         self.servers = [
-            await loop.create_server(make, sock=each, ssl=config.ssl, backlog=_BACKLOG, **limits)
+            await loop.create_server(make, sock=each, ssl=config.ssl, backlog=_BACKLOG, ssl_handshake_timeout=patience)
             for each in sockets or ()
         ]
         self.started = True

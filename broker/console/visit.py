@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from broker.console.calls import Visitor
@@ -49,11 +51,19 @@ _STATUS = (
 
 @dataclass(slots=True)
 class Visit:
-    """One request of a browser."""
+    """One request of a browser.
+
+    Attributes:
+        request: the request.
+        calls: the broker's own services.
+        encrypted: whether it came by TLS.
+        kept: what is given back once it is answered.
+    """
 
     request: Request
     calls: Calls
     encrypted: bool
+    kept: ExitStack
 
     @property
     def visitor(self) -> Visitor:
@@ -65,7 +75,7 @@ class Visit:
 
     async def call(self, method: str, request: Any) -> Any:
         """Makes a call for whoever asks."""
-        return await self.calls.call(method, request, self.visitor)
+        return await self.calls.call(method, request, self.visitor, self.kept)
 
     def stream(self, method: str, request: Any) -> AsyncIterator[Any]:
         """Makes a call that answers with a stream."""
@@ -130,15 +140,19 @@ def endpoint(
     """A page as Starlette serves it; what is refused becomes a page that says why."""
 
     async def serve(request: Request) -> Response:
-        visit = Visit(request, calls, encrypted)
-        try:
-            return await page(visit)
-        except Unauthenticated:
-            wanted = quote(request.scope["path"]) if request.method == "GET" else "/"
-            return visit.redirect("/sign-in", to=wanted)
-        except BrokerError as error:
-            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
-            return await visit.page("error.html", status, error=error, title="Refused")
+        with ExitStack() as kept:
+            visit = Visit(request, calls, encrypted, kept)
+            try:
+                return await page(visit)
+            except Unauthenticated:
+                wanted = quote(request.scope["path"]) if request.method == "GET" else "/"
+                return visit.redirect("/sign-in", to=wanted)
+            except BrokerError as error:
+                status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
+                return await visit.page("error.html", status, error=error, title="Refused")
+            except ClientDisconnect:
+                # Nobody reads it.
+                return Response(status_code=400)
 
     return serve
 

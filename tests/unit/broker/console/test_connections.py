@@ -96,7 +96,7 @@ async def test_an_answer_that_is_not_read_is_not_kept() -> None:
         writer.write(ASK.replace(b"/ ", b"/large "))
         await reader.readuntil(b"\r\n\r\n")
         async with asyncio.timeout(PATIENCE):
-            while serving.server.connections:
+            while serving.server.connections:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.02)
 
 
