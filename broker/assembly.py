@@ -281,6 +281,8 @@ def make_console(
         config.console_listen,
         certificate=config.tls_certificate,
         key=config.tls_key,
+        # Where tokens are asked for, a browser needs no certificate; otherwise nothing else tells who may be here.
+        client_ca="" if config.access else config.tls_client_ca,
         shares_port=shares_port,
     )
 

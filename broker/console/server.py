@@ -37,6 +37,7 @@ class ConsoleServer:
         *,
         certificate: str = "",
         key: str = "",
+        client_ca: str = "",
         shares_port: bool = False,
         bounds: ConnectionBounds | None = None,
     ) -> None:
@@ -47,6 +48,7 @@ class ConsoleServer:
             address: host:port.
             certificate: file with the certificate's chain; empty: no TLS. It may be replaced while this serves.
             key: file with its key.
+            client_ca: file with the authorities of browsers' certificates, without which none connects; empty: any may.
             shares_port: whether other processes listen there, too.
             bounds: of connections.
         """
@@ -67,7 +69,7 @@ class ConsoleServer:
         )
         config.load()
         if certificate:
-            config.ssl = _renewed_context(certificate, key)
+            config.ssl = _renewed_context(certificate, key, client_ca)
         self._server = _Server(config, bounds or ConnectionBounds())
         self._serving: asyncio.Task[None] | None = None
 
@@ -140,32 +142,36 @@ def _listen(host: str, port: int, shared: bool) -> socket.socket:
     return listening
 
 
-def _renewed_context(certificate: str, key: str) -> ssl.SSLContext:
+def _renewed_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
     """A context whose handshakes use the files as they are at the time."""
+    files = [file for file in (certificate, key, client_ca) if file]
     try:
-        current, seen = _context(certificate, key), _state(certificate, key)
+        current, seen = _context(certificate, key, client_ca), _state(*files)
     except OSError as error:
         raise ConfigurationError(
-            f"The files {certificate!r} and {key!r} cannot be used: {error}.", field="tls_certificate"
+            f"The files {' and '.join(map(repr, files))} cannot be used: {error}.", field="tls_certificate"
         ) from None
 
     def renew(handshake: ssl.SSLObject, _name: str | None, _context_before: ssl.SSLContext) -> None:
         nonlocal current, seen
         # Files that do not match, as while they are replaced, are looked at again by the next handshake.
         with contextlib.suppress(OSError):
-            if (now := _state(certificate, key)) != seen:
-                current, seen = _context(certificate, key), now
+            if (now := _state(*files)) != seen:
+                current, seen = _context(certificate, key, client_ca), now
         handshake.context = current
 
-    first = _context(certificate, key)
+    first = _context(certificate, key, client_ca)
     first.sni_callback = renew
     return first
 
 
-def _context(certificate: str, key: str) -> ssl.SSLContext:
+def _context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key, password="")
+    if client_ca:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
