@@ -118,7 +118,9 @@ class Broker:
         self._reports = parts.reports
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         parts.readiness.tell = self._server.tell_readiness
-        self._console = make_console(config, self._server.servicers(), gate, parts.audit, shares_port=self._shares_port)
+        self._console = make_console(
+            config, self._server.servicers(), gate, parts.audit, guard, shares_port=self._shares_port
+        )
         try:
             await self._store.start()
             if gate is not None:

@@ -248,7 +248,13 @@ def attach_metrics(metrics: Metrics, config: BrokerConfig, parts: Parts, guard: 
 
 
 def make_console(
-    config: BrokerConfig, servicers: Mapping[str, Any], gate: Gate | None, audit: Audit, *, shares_port: bool
+    config: BrokerConfig,
+    servicers: Mapping[str, Any],
+    gate: Gate | None,
+    audit: Audit,
+    guard: CallInterceptor,
+    *,
+    shares_port: bool,
 ) -> ConsoleServer | None:
     """Builds the console; None if there is none.
 
@@ -272,7 +278,7 @@ def make_console(
             "The console's scripts are missing: they are in the wheel, and scripts/assets fetches them for a checkout.",
             field="console_listen",
         )
-    calls = Calls(servicers, gate, ChangeRecorder(audit))
+    calls = Calls(servicers, gate, ChangeRecorder(audit), guard)
     hosts = [host.strip().lower() for host in config.console_hosts.split(",") if host.strip()]
     app = console(calls, hosts=hosts, encrypted=bool(config.tls_certificate))
     return ConsoleServer(
@@ -280,6 +286,8 @@ def make_console(
         config.console_listen,
         certificate=config.tls_certificate,
         key=config.tls_key,
+        # Where tokens are asked for, a browser needs no certificate; otherwise nothing else tells who may be here.
+        client_ca="" if config.access else config.tls_client_ca,
         shares_port=shares_port,
     )
 

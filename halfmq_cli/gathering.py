@@ -6,12 +6,15 @@ import http.client
 import re
 import socket
 import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from broker.metrics.listener import PATH, UNIX, MetricsListener
+from broker.metrics.metrics import SHORTEST_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +35,8 @@ class GatheredMetrics:
         """
         self._folder = tempfile.TemporaryDirectory(prefix="halfmq-", ignore_cleanup_errors=True)
         self._files = {number: Path(self._folder.name) / f"{number}.sock" for number in numbers}
+        self._lock = threading.Lock()
+        self._text, self._made_at = b"", float("-inf")
         self._executor = ThreadPoolExecutor(2 * len(numbers), thread_name_prefix="halfmq-metrics-of-workers")
         try:
             self._listener = MetricsListener(address, self.render)
@@ -49,7 +54,17 @@ class GatheredMetrics:
         return f"{UNIX}{self._files[number]}"
 
     def render(self) -> bytes:
-        """The text of all workers that answer in time."""
+        """The text of all workers that answer in time, not older than half a second.
+
+        One at a time: several that wait for a worker that stands still would have no threads left to ask the others.
+        """
+        with self._lock:
+            if time.monotonic() - self._made_at >= SHORTEST_PAUSE:
+                self._text = self._gathered()
+                self._made_at = time.monotonic()
+            return self._text
+
+    def _gathered(self) -> bytes:
         asked = {number: self._executor.submit(ask_for_metrics, file) for number, file in self._files.items()}
         wait(asked.values(), timeout=ANSWER_TIMEOUT)
         for each in asked.values():
@@ -83,7 +98,7 @@ def merged(texts: dict[int, str]) -> str:
     samples: dict[str, list[str]] = {}
     for number, text in texts.items():
         family = ""
-        for line in text.splitlines():
+        for line in text.split("\n"):
             if line.startswith("#"):
                 family = line.split(" ", 3)[2]
                 if line not in heads.setdefault(family, ""):

@@ -17,6 +17,9 @@ PERIOD = 60.0
 """Seconds after which the lines of a kind are printed again, and the others told."""
 MOST_KINDS = 1_000
 """Kinds that are told apart; lines of others are printed."""
+LONGEST_KIND = 1_000
+"""Characters of a text with its placeholders that are looked at."""
+LONGEST_EXAMPLE = 200
 
 
 @dataclass(slots=True)
@@ -63,12 +66,12 @@ class Repeats(logging.Filter):
             _tell(name, kind)
 
     def _count(self, record: logging.LogRecord, now: float) -> bool:
-        place = record.name, str(record.msg)
+        place = record.name, str(record.msg)[:LONGEST_KIND]
         kind = self._kinds.get(place)
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
                 return True
-            kind = self._kinds[place] = _Kind(now, record.levelno, record.getMessage()[:200])
+            kind = self._kinds[place] = _Kind(now, record.levelno, _text_of(record)[:LONGEST_EXAMPLE])
         if kind.printed < PRINTED:
             kind.printed += 1
             return True
@@ -80,6 +83,17 @@ class Repeats(logging.Filter):
         ended = [place for place, kind in self._kinds.items() if now - kind.since >= PERIOD]
         found = [(place[0], self._kinds.pop(place)) for place in ended]
         return [(name, kind) for name, kind in found if kind.counted]
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    """The text of a line; where its values do not fit, the one with placeholders.
+
+    A handler tells of such a line, and goes on. An error here would reach whoever logs.
+    """
+    try:
+        return record.getMessage()
+    except Exception:
+        return str(record.msg)
 
 
 def _tell(name: str, kind: _Kind) -> None:

@@ -11,7 +11,7 @@ from starlette.staticfiles import StaticFiles
 from broker.console.guarding import Guard
 from broker.console.pages import cluster, dead_letters, groups, messages, overview, signing_in, topics, transactions
 from broker.console.rendering import FOLDER
-from broker.console.visit import endpoint
+from broker.console.visit import endpoint, no_page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -61,5 +61,6 @@ def console(calls: Calls, *, hosts: Iterable[str] = (), encrypted: bool = False)
     """
     routes = [Route(path, endpoint(calls, page, encrypted=encrypted), methods=[method]) for method, path, page in PAGES]
     assets = Mount("/assets", StaticFiles(directory=FOLDER / "assets"))
-    app = Starlette(routes=[*routes, assets])
+    others = Route("/{address:path}", endpoint(calls, no_page, encrypted=encrypted), methods=["GET"])
+    app = Starlette(routes=[*routes, assets, others])
     return Guard(app, hosts=hosts, any_host=calls.guarded, encrypted=encrypted)

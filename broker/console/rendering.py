@@ -20,6 +20,10 @@ SHORT = 400
 """Bytes of a body that are shown in a list."""
 LONG = 64 * 1024
 """Bytes of a body that are shown on its page."""
+MIDDLE = 4 * 1024
+"""Bytes of each body that are shown on the page of a transaction, which has many."""
+LARGER = 4
+"""How many times as long as the body its JSON may become by being indented; otherwise it is left out."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -41,6 +45,7 @@ def templates() -> Environment:
         "number": shown_number,
         "short": shown_short,
         "enum": shown_enum,
+        "forms": forms_of,
     }
     return made
 
@@ -119,18 +124,33 @@ def as_text(body: bytes) -> str | None:
     return text if all(each.isprintable() or each in "\r\n\t" for each in text) else None
 
 
-def forms_of(body: bytes) -> dict[str, str]:
-    """A body in the forms in which it can be read: JSON, text and hex."""
-    part = body[:LONG]
+def forms_of(body: bytes, most: int = LONG) -> dict[str, str]:
+    """The first bytes of a body in the forms in which it can be read: JSON, if these are all of it, text and hex."""
+    part = body[:most]
     forms = {}
-    if len(body) <= LONG:
+    if len(body) <= most:
         with suppress(ValueError, RecursionError):
-            forms["JSON"] = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+            forms["JSON"] = _indented(json.loads(body), LARGER * most)
     text = as_text(part)
     if text is not None:
         forms["text"] = text
     forms["hex"] = _hex(part)
     return forms
+
+
+def _indented(value: Any, most: int) -> str:
+    """A value as JSON on many lines.
+
+    Raises:
+        ValueError: it would be longer than `most`: each level is indented further, so that deep ones grow by far.
+    """
+    parts, length = [], 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
+        parts.append(part)
+        length += len(part)
+        if length > most:
+            raise ValueError(most)
+    return "".join(parts)
 
 
 def _hex(body: bytes) -> str:

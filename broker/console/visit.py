@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from broker.console.calls import Visitor
@@ -35,6 +38,8 @@ SIGNED_IN_FOR = 12 * 3600
 """Seconds for which a browser keeps the token."""
 PAGE = 50
 """Entries of a page."""
+_RENDERING = ThreadPoolExecutor(2, thread_name_prefix="halfmq-console")
+"""Threads of its own: many pages at once do not keep anything else in the broker waiting for a thread."""
 _STATUS = (
     (Denied, 403),
     (NotFound, 404),
@@ -46,11 +51,19 @@ _STATUS = (
 
 @dataclass(slots=True)
 class Visit:
-    """One request of a browser."""
+    """One request of a browser.
+
+    Attributes:
+        request: the request.
+        calls: the broker's own services.
+        encrypted: whether it came by TLS.
+        kept: what is given back once it is answered.
+    """
 
     request: Request
     calls: Calls
     encrypted: bool
+    kept: ExitStack
 
     @property
     def visitor(self) -> Visitor:
@@ -62,7 +75,7 @@ class Visit:
 
     async def call(self, method: str, request: Any) -> Any:
         """Makes a call for whoever asks."""
-        return await self.calls.call(method, request, self.visitor)
+        return await self.calls.call(method, request, self.visitor, self.kept)
 
     def stream(self, method: str, request: Any) -> AsyncIterator[Any]:
         """Makes a call that answers with a stream."""
@@ -106,7 +119,8 @@ class Visit:
             "signed_in": bool(self.request.cookies.get(TOKEN_COOKIE)),
             **values,
         }
-        text = await asyncio.to_thread(templates().get_template(template).render, shown)
+        render = templates().get_template(template).render
+        text = await asyncio.get_running_loop().run_in_executor(_RENDERING, render, shown)
         response = HTMLResponse(text, status)
         if is_new:
             response.set_cookie(
@@ -126,17 +140,37 @@ def endpoint(
     """A page as Starlette serves it; what is refused becomes a page that says why."""
 
     async def serve(request: Request) -> Response:
-        visit = Visit(request, calls, encrypted)
-        try:
-            return await page(visit)
-        except Unauthenticated:
-            wanted = quote(request.scope["path"]) if request.method == "GET" else "/"
-            return visit.redirect("/sign-in", to=wanted)
-        except BrokerError as error:
-            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
-            return await visit.page("error.html", status, error=error, title="Refused")
+        with ExitStack() as kept:
+            visit = Visit(request, calls, encrypted, kept)
+            try:
+                return await page(visit)
+            except Unauthenticated:
+                wanted = address_of(request) if request.method == "GET" else "/"
+                return visit.redirect("/sign-in", to=wanted)
+            except BrokerError as error:
+                status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
+                return await visit.page("error.html", status, error=error, title="Refused")
+            except ClientDisconnect:
+                # Nobody reads it.
+                return Response(status_code=400)
 
     return serve
+
+
+async def no_page(visit: Visit) -> Response:
+    """What an address shows that no page has.
+
+    Raises:
+        NotFound: always.
+    """
+    raise NotFound(f"There is no page {visit.request.scope['path'][:200]!r}: correct the address.", reason="")
+
+
+def address_of(request: Request) -> str:
+    """The address of a page with its filters, without what it says once behind a form."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "said"]
+    path = quote(request.scope["path"])
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 def own_path(text: str) -> str:

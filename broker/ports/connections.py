@@ -59,12 +59,15 @@ class BrokerStatus:
 class ConnectionStore(Protocol):
     """What brokers report."""
 
-    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> None:
-        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long."""
+    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
+        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long.
+
+        Returns whether that was done: without clients it is not, where the last report is of another process, or gone.
+        """
         ...
 
-    async def forget_broker(self, broker_id: str) -> None:
-        """Removes a broker that ends."""
+    async def forget_broker(self, status: BrokerStatus) -> None:
+        """Removes a broker that ends, unless another process reports under its name by now."""
         ...
 
     async def brokers(self) -> list[BrokerStatus]:

@@ -127,9 +127,10 @@ class BrokerReports:
         )
         changed = None if clients == self._reported else clients
         self._reported = None
-        await self._store.report_broker(status, changed)
+        if not await self._store.report_broker(status, changed):
+            await self._store.report_broker(status, clients)
         self._reported = clients
 
     async def leave(self) -> None:
         """This broker ends."""
-        await self._store.forget_broker(self.status.broker_id)
+        await self._store.forget_broker(self.status)

@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +28,7 @@ from broker.wire.throttled_log import ThrottledLog
 from broker.wire.turns import NO_TURN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from contextlib import AbstractContextManager
 
 logger = logging.getLogger("halfmq.api")
@@ -186,15 +186,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method, headers = handler_call_details.method, handler_call_details.invocation_metadata or ()
-        if method.startswith(LOOK_UPS):
-            calls, streams = self._look_ups, self._look_ups
-        elif method.startswith(HEALTH):
-            calls, streams = _UNBOUNDED, self._watches
-        elif not method.startswith(BOUNDED):
-            calls = _UNBOUNDED
-            streams = _UNBOUNDED if method.startswith(OPERATORS) else self._others
-        else:
-            calls, streams = self.calls, self.streams
+        calls, streams = self._limits_of(method)
         if handler.unary_unary:
             return grpc.stream_unary_rpc_method_handler(
                 self._unary(handler.unary_unary, handler.request_deserializer, method, headers, calls),
@@ -217,6 +209,27 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             )
         # There is no method of another form, and none gets past what is done here.
         raise NotImplementedError(method)
+
+    def _limits_of(self, method: str) -> tuple[ConcurrencyLimit, ConcurrencyLimit]:
+        """The limits of a method, if it is a call, and if it is a stream."""
+        if method.startswith(LOOK_UPS):
+            return self._look_ups, self._look_ups
+        if method.startswith(HEALTH):
+            return _UNBOUNDED, self._watches
+        if not method.startswith(BOUNDED):
+            return _UNBOUNDED, _UNBOUNDED if method.startswith(OPERATORS) else self._others
+        return self.calls, self.streams
+
+    @contextmanager
+    def admitted(self, method: str, name: str, peer: str, *, is_stream: bool = False) -> Iterator[None]:
+        """Counts a call that did not come by gRPC, such as the console's, by the same limits; raises Overloaded."""
+        calls, streams = self._limits_of(method)
+        if is_stream:
+            with self._stream_of_client(method, name, peer), streams, self._counted():
+                yield
+        else:
+            with self._of_client(method, calls, name, peer), calls:
+                yield
 
     def _unary(
         self,

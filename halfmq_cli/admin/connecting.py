@@ -58,6 +58,8 @@ def connections_of(settings: Context, timeout: float) -> tuple[Connection, Conne
     """
     tls = _tls(settings)
     token = _token(settings)
+    if token is not None and tls is None and not settings.token_without_tls:
+        wrong("token", "it goes over TLS only: --tls or --tls-ca; --token-without-tls shows it all the same")
     auth = None if token is None else BearerToken(token, without_tls=bool(settings.token_without_tls))
     if timeout <= 0:
         wrong("--timeout", "is a number of seconds, more than 0")

@@ -25,6 +25,12 @@ INTERRUPTED = 130
 _NO_ANSWER = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 # What gRPC says of one endpoint among others, or a broker of its database.
 _CAUSE = re.compile(r"\((?:\w+: )?(?:failed to connect to all addresses; last error: \w+: )?(?P<cause>.*)\); check the")
+# What is heard where one side has TLS and the other has none, or does not know the authority.
+_HINTS = (
+    ("Socket closed", "; a broker with TLS needs --tls or --tls-ca"),
+    ("WRONG_VERSION_NUMBER", "; it has no TLS: leave --tls and the like out"),
+    ("CERTIFICATE_VERIFY_FAILED", "; --tls-ca names the authority of its certificate"),
+)
 
 
 class Ended(Exception):
@@ -97,7 +103,7 @@ def told(error: HalfmqError) -> str:
         cause = text if found is None else found["cause"]
         return (
             f"no broker answered in time ({cause}); --endpoint or a context says where they listen, --timeout how long "
-            "to try"
+            "to try" + "".join(hint for sign, hint in _HINTS if sign in cause)
         )
     if error.code is not None and error.code.name == "UNAUTHENTICATED":
         return f"{text} (HALFMQ_TOKEN, --token-file, or a context with a token says who you are)"

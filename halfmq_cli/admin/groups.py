@@ -264,7 +264,8 @@ def lag(
         ]
         return sorted(found, key=worst_first)
 
-    session.show(Listing(LAG, find, "there is no lag", limit=limit_of("--limit", limit)))
+    nothing = "there is no lag" if behind else "no group matches, of those that read a topic"
+    session.show(Listing(LAG, find, nothing, limit=limit_of("--limit", limit)))
 
 
 def worst_first(lag: GroupLag) -> tuple[float, int, str, str]:

@@ -85,8 +85,13 @@ def fresh(locked: Locked, tmp_path: Path) -> AdminCommand:
 def test_a_context_holds_what_is_needed_to_reach_a_locked_broker(locked: Locked) -> None:
     admin = locked.admin
     admin("topic", "list", "--endpoint", locked.broker.admin_endpoint, "--timeout", 2).refused(
-        3, "no broker answered in time"
+        3, "no broker answered in time", "a broker with TLS needs --tls or --tls-ca"
     )
+    admin("topic", "list", "--endpoint", locked.broker.admin_endpoint, "--tls", "--timeout", 2).refused(
+        3, "--tls-ca names the authority"
+    )
+    shown = ("--endpoint", locked.broker.admin_endpoint, "--token-file", locked.folder / "anna.token")
+    admin("topic", "list", *shown).refused(2, "token: it goes over TLS only", "--tls-ca", "--token-without-tls")
     admin("topic", "list", "--endpoint", locked.broker.admin_endpoint, "--tls-ca", locked.folder / "ca.pem").refused(
         1, "UNAUTHENTICATED", "--token-file"
     )

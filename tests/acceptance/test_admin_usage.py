@@ -36,6 +36,8 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminCommand]:
         (("topic", "list", "--tls-ca", "/nowhere"), 2, ("--tls-ca", "/nowhere")),
         (("topic", "list", "--token-file", "/nowhere"), 2, ("token",)),
         (("topic", "list", "--context", "none"), 2, ("context", "none")),
+        (("topic", "list", "--tls", "--timeout", "1"), 3, ("no broker answered", "it has no TLS")),
+        (("lag", "--group", "nobody"), 0, ("no group matches",)),
         (("topic", "create", "a b"), 1, ("INVALID_ARGUMENT", "topic")),
         (("topic", "create", ""), 2, ("topic",)),
         (("topic", "create", "x", "--queues", "0"), 2, ("queues",)),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import pytest
 
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
@@ -56,11 +59,47 @@ async def test_without_clients_those_before_stay(world: World, store: Store) -> 
 async def test_one_that_leaves_and_one_that_is_silent_for_long_are_removed(world: World, store: Store) -> None:
     await store.report_broker(ONE, CLIENTS)
     await store.report_broker(replace(ONE, broker_id="two"), [])
-    await store.forget_broker("two")
+    await store.forget_broker(replace(ONE, broker_id="two"))
     assert [each.broker_id for each in await store.brokers()] == ["one"]
     world.clock.pass_time(SILENT + 1)
     await store.report_broker(replace(ONE, broker_id="three"), [])
     assert [each.broker_id for each in await store.brokers()] == ["three"]
+
+
+async def test_without_clients_a_report_needs_one_of_the_same_process_before_it(world: World, store: Store) -> None:
+    assert not await store.report_broker(ONE, None)
+    await store.report_broker(ONE, CLIENTS)
+    world.clock.pass_time(5)
+    assert await store.report_broker(ONE, None)
+    world.clock.pass_time(SILENT + 1)
+    await store.report_broker(replace(ONE, broker_id="two"), [])
+    assert not await store.report_broker(ONE, None)
+    await store.report_broker(ONE, CLIENTS)
+    await store.report_broker(replace(ONE, pid=13), [])
+    assert not await store.report_broker(ONE, None)
+
+
+async def test_a_broker_that_leaves_does_not_remove_the_one_that_has_its_name(store: Store) -> None:
+    await store.report_broker(ONE, CLIENTS)
+    await store.report_broker(replace(ONE, pid=13), CLIENTS)
+    await store.forget_broker(ONE)
+    assert [each.pid for each in await store.brokers()] == [13]
+    await store.forget_broker(replace(ONE, pid=13))
+    assert await store.brokers() == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+async def test_brokers_do_not_wait_for_each_others_reports(store: Store, world: World) -> None:
+    """A report that looked at the rows of others with locks would wait for theirs, and they for this one."""
+    await store.report_broker(ONE, CLIENTS)
+    await store.report_broker(replace(ONE, broker_id="two"), CLIENTS)
+    other = world.session()
+    other.begin()
+    other.run("UPDATE broker SET producers = 7 WHERE broker_id = ?", ("two",))
+    async with asyncio.timeout(5):
+        assert await store.report_broker(replace(ONE, producers=9), None)
+    other.rollback()
+    assert [each.producers for each in await store.brokers()] == [9, 2]
 
 
 async def test_long_names_are_cut(store: Store) -> None:
@@ -72,6 +111,15 @@ async def test_ten_thousand_clients_are_a_small_row(store: Store) -> None:
     many = [replace(CLIENTS[0], client_id=f"reader-{number}", connected_at=number) for number in range(10_000)]
     await store.report_broker(ONE, many)
     assert await store.clients_of("one") == many
+
+
+async def test_a_report_holds_as_many_clients_as_fit(store: Store) -> None:
+    names = tuple(f"{number:0100}" for number in range(50))
+    many = [replace(CLIENTS[0], client_id=f"reader-{number}", groups=names, topics=names) for number in range(2_000)]
+    await store.report_broker(ONE, many)
+    told = await store.clients_of("one")
+    assert 1_000 < len(told) < 2_000
+    assert told == many[: len(told)]
 
 
 async def test_what_consumers_hold(store: Store, topic: Topic, group: ConsumerGroup) -> None:

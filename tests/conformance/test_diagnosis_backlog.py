@@ -89,7 +89,7 @@ async def test_parked_transactions_are_counted_with_the_age_of_the_oldest(
     changed(world, "UPDATE half_message SET check_due_at = ? WHERE check_state = 2", world.clock.time)
     assert len(await store.park_exhausted(100)) == 2
     found = one(findings(database, "stuck-checks"), WARNING, "2 transactions are parked", "for 7.0 min")
-    assert "ResolveTransaction" in found.remedy
+    assert "halfmq admin tx list --parked" in found.remedy
     changed(world, "UPDATE half_message SET parked_at = parked_at - ? WHERE check_state = 3", DAY)
     one(findings(database, "stuck-checks"), CRITICAL, "for 24.1 h")
 

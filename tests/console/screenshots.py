@@ -118,13 +118,18 @@ def shoot() -> None:
             WebDriverWait(browser, PATIENCE).until(lambda page: page.find_elements(By.ID, "checks"))
             browser.set_window_size(1200, 1300)
             browser.save_screenshot(str(IMAGES / "console-transaction.png"))
-            browser.set_window_size(1200, 700)
+            browser.set_window_size(1400, 760)
             browser.get(f"{address}/groups/billing/dead-letters")
             browser.save_screenshot(str(IMAGES / "console-dead-letters.png"))
         finally:
             browser.quit()
-        browser = open_browser(420, 900, dark=True)
+        browser = open_browser(dark=True)
         try:
+            # A window is never as narrow as a phone.
+            phone = {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+            features = [{"name": "prefers-color-scheme", "value": "dark"}]
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             browser.get(f"{address}/groups/billing")
             browser.save_screenshot(str(IMAGES / "console-phone.png"))
         finally:

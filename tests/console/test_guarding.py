@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,3 +92,11 @@ def test_only_assets_are_files(shop: Shop, path: str) -> None:
 
 def test_names_of_others_are_told_to_be_refused_with_the_setting(shop: Shop) -> None:
     assert "console_hosts" in shop.visitor().get("/", Host="evil.example").text
+
+
+def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_error(shop: Shop) -> None:
+    host, _, port = shop.broker.console_endpoint.rpartition(":")
+    with socket.create_connection((host, int(port))) as leaving:
+        leaving.sendall(b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nform")
+    assert shop.visitor().get("/").status == 200
+    assert not shop.broker.count("[error")

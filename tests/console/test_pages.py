@@ -74,7 +74,7 @@ def test_what_clients_write_is_shown_as_it_is(shop: Shop, browser: Any) -> None:
 def test_the_overview_tells_what_is_in_doubt_and_its_charts_move(shop: Shop, browser: Any) -> None:
     browser.get(shop.url)
     row = wait(browser, lambda page: page.find_element(By.XPATH, "//tr[th/a[text()='shop']]"))
-    assert row.find_elements(By.TAG_NAME, "td")[1].text.isdigit()
+    assert row.find_elements(By.TAG_NAME, "td")[2].text.isdigit()
     chart = browser.find_element(By.CSS_SELECTOR, "[data-figures]")
     wait(browser, lambda _: int(chart.get_attribute("data-points") or 0) >= 2)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 2
@@ -145,6 +145,16 @@ def test_dead_letters_are_delivered_again_and_deleted_with_their_progress(shop: 
     assert [letter.message.offset for letter in shop.admin.list_dead_letters("billing")] == [2, 3]
 
 
+def test_without_scripts_the_result_is_told_on_the_page(shop: Shop) -> None:
+    shop.admin.create_group("quiet")
+    visitor = shop.visitor()
+    for action, told in (("redrive", "0 delivered again, 0 left as they are."), ("purge", "0 deleted.")):
+        answer = visitor.post(f"/groups/quiet/dead-letters/{action}")
+        assert answer.status == 303
+        assert told in visitor.get(answer.headers["location"]).text
+    assert "required" in visitor.get("/groups/quiet/dead-letters").text.partition("<noscript>")[2]
+
+
 def test_a_group_is_paused_resumed_and_moved(shop: Shop, browser: Any) -> None:
     browser.get(f"{shop.url}/groups/billing")
     browser.find_element(By.NAME, "reason").send_keys("the books are closed")
@@ -163,6 +173,37 @@ def test_lists_go_on_by_themselves(shop: Shop, browser: Any) -> None:
     browser.get(f"{shop.url}/groups?from=later")
     shop.admin.create_group("later-than-others")
     wait(browser, lambda page: "later-than-others" in text_of(page))
+
+
+def test_a_list_that_goes_on_keeps_the_focus_and_what_was_scrolled(shop: Shop, browser: Any) -> None:
+    browser.set_window_size(600, 700)
+    try:
+        browser.get(f"{shop.url}/transactions?state=decided")
+        link = browser.find_element(By.CSS_SELECTOR, "#live a").text
+        browser.execute_script(
+            "const live = document.getElementById('live'); live.dataset.old = 'yes'; live.querySelector('a').focus();"
+            "live.querySelector('.scroll').scrollLeft = 40"
+        )
+        wait(browser, lambda page: not page.find_element(By.ID, "live").get_attribute("data-old"))
+        wait(browser, lambda page: page.switch_to.active_element.text == link)
+        assert browser.execute_script("return document.querySelector('#live .scroll').scrollLeft") == 40
+    finally:
+        browser.set_window_size(1300, 900)
+
+
+def test_an_address_without_a_page_leads_on(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/nothing")
+    assert "There is no page '/nothing'" in text_of(browser)
+    assert browser.find_elements(By.TAG_NAME, "nav")
+    assert shop.visitor().get("/nothing").status == 404
+
+
+def test_the_lines_of_a_chart_are_told_apart_without_their_colours(shop: Shop, browser: Any) -> None:
+    browser.get(shop.url)
+    wait(browser, lambda page: page.find_element(By.CSS_SELECTOR, "[data-now=parked]").text.isdigit())
+    keys = browser.find_elements(By.CSS_SELECTOR, "figcaption .key")
+    assert [each.text for each in keys] == ["pending", "parked"]
+    assert [each.value_of_css_property("border-bottom-style") for each in keys] == ["solid", "dashed"]
 
 
 def test_what_is_refused_says_why(shop: Shop, browser: Any) -> None:
@@ -203,6 +244,13 @@ def test_every_field_and_table_has_a_name(shop: Shop, browser: Any) -> None:
             " && !each.textContent.trim() && each.tagName != 'PROGRESS').map(each => each.outerHTML)"
         )
         assert unnamed == [], page
+        nameless = browser.execute_script(
+            "const name = each => document.getElementById(each.getAttribute('aria-labelledby'))?.textContent.trim();"
+            "return [...document.querySelectorAll('table, .scroll')].filter(each => !name(each))"
+            ".map(each => each.outerHTML)"
+        )
+        assert nameless == [], page
+        assert all(each.get_attribute("tabindex") == "0" for each in browser.find_elements(By.CLASS_NAME, "scroll"))
         assert len(browser.find_elements(By.TAG_NAME, "h1")) == 1
 
 

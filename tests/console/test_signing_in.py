@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,6 +171,13 @@ def test_signing_in_leads_only_to_pages_of_this_console(guarded: Guarded) -> Non
     assert answer.headers["location"] == "/topics/%25DLQ%25billing"
 
 
+def test_signing_in_leads_to_the_view_with_its_filters(guarded: Guarded) -> None:
+    view = "/transactions?state=parked&group=shop+%26+co&older=1h"
+    sent = guarded.visitor().get(view).headers["location"]
+    answer = guarded.visitor().post(sent, page="/sign-in", token=guarded.tokens["root"])
+    assert answer.headers["location"] == view
+
+
 def test_signing_out_forgets_the_token(guarded: Guarded) -> None:
     visitor = guarded.signed_in("root")
     assert visitor.ask("POST", "/sign-out").status == 403
@@ -230,3 +239,34 @@ def test_an_address_in_use_is_told(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "console_listen" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_where_certificates_alone_tell_who_may_connect_the_console_asks_for_them_too(tmp_path: Path) -> None:
+    authority = Authority.make()
+    key, chain = authority.issue("broker")
+    files = {"key.pem": key, "chain.pem": chain, "ca.pem": authority.pem}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for name, signer in (("known", authority), ("strange", Authority.make("another authority"))):
+        (tmp_path / name).write_bytes(b"".join(signer.issue(name)))
+    with BrokerProcess(
+        f"sqlite:///{tmp_path / 'halfmq.db'}",
+        tls_certificate=tmp_path / "chain.pem",
+        tls_key=tmp_path / "key.pem",
+        tls_client_ca=tmp_path / "ca.pem",
+        console_listen="127.0.0.1:0",
+    ) as broker:
+        for shown in (None, "strange"):
+            with pytest.raises((ssl.SSLError, OSError)):
+                _status(broker.console_endpoint, tmp_path / shown if shown else None)
+        assert _status(broker.console_endpoint, tmp_path / "known") == 200
+
+
+def _status(host: str, certificate: Path | None) -> int:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    with closing(http.client.HTTPSConnection(host, timeout=PATIENCE, context=context)) as connection:
+        connection.request("GET", "/topics")
+        return connection.getresponse().status

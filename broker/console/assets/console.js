@@ -12,6 +12,36 @@ document.addEventListener("keydown", event => {
   search.select();
 });
 
+// A live list is replaced as a whole: the focus stays where it was, and what was scrolled stays scrolled.
+const place = live => ({
+  focus: live.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null,
+  inRegion: document.activeElement.closest("#live .scroll") === document.activeElement,
+  scrolled: [...live.querySelectorAll(".scroll")].map(each => each.scrollLeft),
+});
+let left = null;
+document.addEventListener("htmx:beforeSwap", event => {
+  if (event.detail.target.id !== "live") return;
+  // Whoever is no longer signed in gets the form, which has no list.
+  if (new URL(event.detail.xhr.responseURL).pathname === "/sign-in") {
+    event.detail.shouldSwap = false;
+    window.location.reload();
+    return;
+  }
+  // Whoever marks an id to copy it would lose the mark.
+  const marked = window.getSelection();
+  if (!marked.isCollapsed && event.detail.target.contains(marked.anchorNode)) event.detail.shouldSwap = false;
+  else left = place(event.detail.target);
+});
+document.addEventListener("htmx:load", () => {
+  const live = document.getElementById("live");
+  if (!left || !live) return;
+  const regions = [...live.querySelectorAll(".scroll")];
+  regions.forEach((each, number) => { each.scrollLeft = left.scrolled[number] ?? 0; });
+  const again = left.inRegion ? regions[0] : left.focus && live.querySelector(`a[href="${CSS.escape(left.focus)}"]`);
+  if (again) again.focus({ preventScroll: true });
+  left = null;
+});
+
 // Forms whose answer is a line of JSON for each step.
 document.addEventListener("submit", async event => {
   const form = event.target;
@@ -24,7 +54,9 @@ document.addEventListener("submit", async event => {
   bar.hidden = false;
   let last = {};
   try {
-    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const answer = await fetch(form.action, {
+      method: "POST", headers: { accept: "application/x-ndjson" }, body: new URLSearchParams(new FormData(form)),
+    });
     if (!answer.ok) throw new Error(`refused with status ${answer.status}`);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
@@ -80,7 +112,7 @@ function charts() {
         scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
         axes: [{ ...axis, values: clock, space: 80 }, { ...axis, size: 60 }],
         series: [{}, ...labels.map((label, number) => ({
-          label, stroke: colour(number ? "--alarm" : "--accent"), width: 2, points: { show: false },
+          label, stroke: colour(number ? "--alarm" : "--accent"), dash: number ? [6, 4] : [], width: 2, points: { show: false },
         }))],
       }, [times, ...lines[name]], target);
     }
@@ -99,6 +131,9 @@ function charts() {
           lines.pending[1].push(now.parked);
           if (times.length > MOST) for (const each of [times, ...lines.released, ...lines.pending]) each.shift();
           for (const name of Object.keys(made)) made[name].setData([times, ...lines[name]]);
+          for (const [name, line] of [["released", lines.released[0]], ["prepared", lines.pending[0]], ["parked", lines.pending[1]]]) {
+            place.querySelector(`[data-now=${name}]`).textContent = Math.round(line.at(-1) * 10) / 10;
+          }
           place.dataset.points = times.length;
         }
         if (!before || now.time > before.time) before = now;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.responses import StreamingResponse
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from broker.console.visit import Visit
+
+PROGRESS = "application/x-ndjson"
+"""A line of JSON for each step."""
+_WORDS = {"redriven": "delivered again", "left": "left as they are", "deleted": "deleted"}
 
 
 async def dead_letters(visit: Visit) -> Response:
@@ -35,14 +40,11 @@ async def dead_letters(visit: Visit) -> Response:
 
 
 async def redrive(visit: Visit) -> Response:
-    """Delivers dead letters to their group again; answers with a line of JSON for each step of it."""
+    """Delivers dead letters to their group again; the script gets a line of JSON for each step of it."""
     name, fields = visit.path("name"), await visit.form()
     request = pb.RedriveDeadLettersRequest(group=name, republish_expired="republish" in fields)
     request.offsets.extend(_offsets(fields.getlist("offset")))
-    return StreamingResponse(
-        _progress(visit, "AdminService/RedriveDeadLetters", request, ("examined", "total", "redriven", "left")),
-        media_type="application/x-ndjson",
-    )
+    return await _answer(visit, "AdminService/RedriveDeadLetters", request, ("examined", "total", "redriven", "left"))
 
 
 async def purge(visit: Visit) -> Response:
@@ -51,9 +53,18 @@ async def purge(visit: Visit) -> Response:
     request = pb.PurgeDeadLettersRequest(group=name)
     if (before := str(fields.get("before", "")).strip()) != "":
         request.before_offset = _offsets([before])[0]
-    return StreamingResponse(
-        _progress(visit, "AdminService/PurgeDeadLetters", request, ("deleted",)), media_type="application/x-ndjson"
-    )
+    return await _answer(visit, "AdminService/PurgeDeadLetters", request, ("deleted",))
+
+
+async def _answer(visit: Visit, method: str, request: Any, names: tuple[str, ...]) -> Response:
+    """What the script asks for, as it goes; a browser without scripts gets the list again, with the result."""
+    if PROGRESS in visit.request.headers.get("accept", ""):
+        return StreamingResponse(_progress(visit, method, request, names), media_type=PROGRESS)
+    last: Any = None
+    async for step in visit.stream(method, request):
+        last = step
+    counts = [f"{getattr(last, name, 0)} {words}" for name, words in _WORDS.items() if name in names]
+    return visit.redirect(f"/groups/{quote(visit.path('name'), safe='')}/dead-letters", said=f"{', '.join(counts)}.")
 
 
 async def _progress(visit: Visit, method: str, request: Any, names: tuple[str, ...]) -> AsyncIterator[str]:

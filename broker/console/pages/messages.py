@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from broker.console.pages.groups import position_of
-from broker.console.rendering import LONG, forms_of
+from broker.console.rendering import LONG
 from broker.console.visit import PAGE
 from halfmq.v1 import query_pb2, transaction_pb2
 
@@ -48,7 +48,6 @@ async def message(visit: Visit) -> Response:
         content=content,
         stored=found.HasField("message"),
         transaction_id=own.partition(".")[0],
-        forms=forms_of(content.body),
         cut=len(content.body) > LONG,
         events=events.events,
         state_kind=transaction_pb2.TransactionState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from broker.console.rendering import forms_of
+from broker.console.rendering import MIDDLE
 from broker.console.visit import PAGE
 from broker.errors import BrokerError, InvalidArgument
 from halfmq.v1 import admin_pb2 as pb
@@ -74,7 +74,8 @@ async def transaction(visit: Visit) -> Response:
         found=found,
         messages=messages,
         count=count,
-        halves=[(half, forms_of(half.body)) for half in found.halves[:MOST_MESSAGES]],
+        halves=found.halves[:MOST_MESSAGES],
+        shown=MIDDLE,
         state_kind=transaction_pb2.TransactionState,
         source_kind=transaction_pb2.VerdictSource,
         verdict_kind=transaction_pb2.CheckVerdict,

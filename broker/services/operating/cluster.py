@@ -23,7 +23,8 @@ COUNT_EVERY = 1.0
 """Seconds between two counts of what there is."""
 SLOW, OLD = 0.1, 10.0
 """Seconds that a count takes from which on nobody waits for it, if the last one is not older than that."""
-LONGEST_TOKEN = 1_000
+LONGEST_TOKEN = 8_000
+"""Characters of a page token: two names, in which each character may be written as an escape of six or twelve."""
 
 
 @dataclass(frozen=True, slots=True)

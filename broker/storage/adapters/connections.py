@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 class Connections(Access):
     """Implements ConnectionStore."""
 
-    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> None:
+    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
         """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long."""
         now = self.clock.now()
-        await self._clean(lambda session: brokers.report(session, status, clients, now))
+        return await self._clean(lambda session: brokers.report(session, status, clients, now))
 
-    async def forget_broker(self, broker_id: str) -> None:
+    async def forget_broker(self, status: BrokerStatus) -> None:
         """Removes a broker that ends."""
-        await self._clean(lambda session: brokers.forget(session, broker_id))
+        await self._clean(lambda session: brokers.forget(session, status))
 
     async def brokers(self) -> list[BrokerStatus]:
         """The brokers that reported lately, by their names."""

@@ -17,29 +17,48 @@ SILENT = 600_000_000
 """Microseconds after which a broker that does not report is removed."""
 _COLUMNS = "broker_id, host, pid, endpoint, version, started_at, seen_at, producers, consumers"
 _LENGTHS = 255
-_LARGEST = 64 << 20
-"""Bytes of a report once it is unpacked; more was not written by a broker."""
+_LARGEST = 16 << 20
+"""Bytes of a report before it is packed; clients beyond it are left out. More was not written by a broker."""
 
 
-def report(session: Session, status: BrokerStatus, clients: Sequence[ConnectedClient] | None, now: int) -> None:
-    """Replaces what a broker reported before; None: its clients are unchanged. Removes brokers silent for long."""
+def report(session: Session, status: BrokerStatus, clients: Sequence[ConnectedClient] | None, now: int) -> bool:
+    """Replaces what a broker reported before; None: its clients are unchanged. Removes brokers silent for long.
+
+    Returns:
+        Whether that was done. It was not if clients are needed: there is no report of this process, because it was
+        silent for long, or another process has its name.
+    """
     values = _values(status, now)
+    _remove_silent(session, now - SILENT)
     assignments = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", ")[1:])
-    packed = () if clients is None else (_pack(clients),)
+    if clients is None:
+        own, of_process = _own(status)
+        return session.run(f"UPDATE broker SET {assignments} WHERE {own}", (*values[1:], *of_process)) > 0
+    packed = _pack(clients)
     changed = session.run(
-        f"UPDATE broker SET {assignments}{', clients = ?' if packed else ''} WHERE broker_id = ?",
-        (*values[1:], *packed, values[0]),
+        f"UPDATE broker SET {assignments}, clients = ? WHERE broker_id = ?", (*values[1:], packed, values[0])
     )
     if not changed:
-        session.insert(
-            "broker", f"{_COLUMNS}, clients", [(*values, *(packed or (_pack([]),)))], keep_existing="broker_id"
-        )
-    session.run("DELETE FROM broker WHERE seen_at < ?", (now - SILENT,))
+        session.insert("broker", f"{_COLUMNS}, clients", [(*values, packed)], keep_existing="broker_id")
+    return True
 
 
-def forget(session: Session, broker_id: str) -> None:
-    """Removes a broker."""
-    session.run("DELETE FROM broker WHERE broker_id = ?", (broker_id,))
+def _remove_silent(session: Session, before: int) -> None:
+    """First they are looked for, without locks: a deletion that looks at all rows would wait for all brokers'."""
+    for (broker_id,) in session.fetch("SELECT broker_id FROM broker WHERE seen_at < ?", (before,)):
+        session.run("DELETE FROM broker WHERE broker_id = ? AND seen_at < ?", (broker_id, before))
+
+
+def _own(status: BrokerStatus) -> tuple[str, tuple[Any, ...]]:
+    """A condition for the row that this process reported last; another one may have the same name."""
+    broker_id, host, pid, _, _, started_at, *_ = _values(status, 0)
+    return "broker_id = ? AND host = ? AND pid = ? AND started_at = ?", (broker_id, host, pid, started_at)
+
+
+def forget(session: Session, status: BrokerStatus) -> None:
+    """Removes a broker, unless another process reports under its name by now."""
+    own, of_process = _own(status)
+    session.run(f"DELETE FROM broker WHERE {own}", of_process)
 
 
 def all_brokers(session: Session) -> list[BrokerStatus]:
@@ -60,8 +79,10 @@ def _values(status: BrokerStatus, now: int) -> tuple[Any, ...]:
 
 
 def _pack(clients: Sequence[ConnectedClient]) -> bytes:
-    entries = [
-        [
+    entries: list[str] = []
+    size = len("[]")
+    for each in clients:
+        entry = [
             int(each.kind),
             each.client_id,
             each.address,
@@ -75,9 +96,12 @@ def _pack(clients: Sequence[ConnectedClient]) -> bytes:
             each.delivered,
             each.held,
         ]
-        for each in clients
-    ]
-    return zlib.compress(json.dumps(entries, separators=(",", ":")).encode(), 1)
+        text = json.dumps(entry, separators=(",", ":"))
+        size += len(text) + len(",")
+        if size > _LARGEST:
+            break
+        entries.append(text)
+    return zlib.compress(f"[{','.join(entries)}]".encode(), 1)
 
 
 def _unpack(packed: bytes) -> list[ConnectedClient]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from broker.ports.diagnosis import Finding, Severity
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 10
 _RESOLVE = (
     "find out in the producer's database whether its local transaction committed, then resolve it"
-    " (AdminService.ResolveTransaction; ListTransactions finds them)"
+    " (`halfmq admin tx list --parked` lists them, `tx show` tells what can be done)"
 )
 
 
@@ -84,7 +85,7 @@ def producers(subject: Subject) -> list[Finding]:
                 f"{counted(waiting, 'transaction', 'transactions')} of the producer group {group} wait for a check,"
                 f" the oldest for {lasting(age)}: no broker that is at work has a live producer of the group",
                 "start a producer of that group, with a listener: it gets the checks at once. If there is none any"
-                " more, resolve the transactions (AdminService.ResolveTransaction)",
+                f" more, resolve the transactions (`halfmq admin tx list --pending --group {quote(group)}` lists them)",
             )
         )
     if len(late) > MOST_NAMED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
@@ -62,3 +63,19 @@ def test_a_worker_that_stands_still_or_is_not_there_delays_no_answer_for_long() 
                 assert 'b{worker="1"} 2.0\n' in text
     assert not frozen.parent.exists()
     assert not [each for each in threading.enumerate() if each.name == "halfmq-metrics"]
+
+
+def test_many_scrapes_at_once_do_not_make_workers_look_gone() -> None:
+    with GatheredMetrics("127.0.0.1:0", [1, 2]) as gathered:
+        frozen = Path(gathered.address_of(2).removeprefix("unix:"))
+        with closing(MetricsListener(gathered.address_of(1), ONE.encode)), socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(frozen))
+            silent.listen()
+            with ThreadPoolExecutor(8) as scraping:
+                texts = [each.decode() for each in scraping.map(lambda _: gathered.render(), range(8))]
+    assert [text.count('halfmq_worker_up{worker="1"} 1\n') for text in texts] == [1] * 8
+
+
+def test_line_ends_of_other_alphabets_are_part_of_a_label() -> None:
+    sample = '{name="x\u2028y\x85z"} 1.0'
+    assert merged({1: f"# TYPE a gauge\na{sample}\n"}) == f'# TYPE a gauge\na{{worker="1",{sample[1:]}\n'

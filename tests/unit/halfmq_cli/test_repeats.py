@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfmq_cli import repeats as module
-from halfmq_cli.repeats import PERIOD, PRINTED, Repeats
+from halfmq_cli.repeats import LONGEST_KIND, PERIOD, PRINTED, Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,3 +82,16 @@ def test_so_many_kinds_are_told_apart(log: Log, monkeypatch: pytest.MonkeyPatch)
         for kind in ("a", "b", "c"):
             log.logger.info(kind)
     assert [log.lines.count(kind) for kind in ("a", "b", "c")] == [PRINTED, PRINTED, PRINTED + 1]
+
+
+def test_a_line_whose_values_do_not_fit_does_not_fail_where_it_is_logged() -> None:
+    repeats = Repeats(lambda: 0.0)
+    wrong = logging.LogRecord("x", logging.INFO, "", 0, "%d transactions", ("many",), None)
+    assert [repeats.filter(wrong) for _ in range(PRINTED + 1)] == [True] * PRINTED + [False]
+
+
+def test_long_texts_are_not_kept(log: Log) -> None:
+    for number in range(PRINTED + 1):
+        log.logger.info("x" * 100_000 + str(number))
+    assert len(log.lines) == PRINTED
+    assert sum(len(text) for _, text in log.repeats._kinds) == LONGEST_KIND

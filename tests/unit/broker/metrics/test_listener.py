@@ -6,6 +6,7 @@ import gzip
 import http.client
 import socket
 import stat
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,3 +105,37 @@ def test_a_file_is_for_this_user_alone_and_replaces_one_that_was_left(tmp_path: 
 def test_a_name_that_is_too_long_for_a_socket_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="too long"):
         MetricsListener(f"unix:{tmp_path / ('x' * 200)}", lambda: TEXT)
+
+
+def test_who_sends_a_request_little_by_little_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.4)
+    with closing(MetricsListener("127.0.0.1:0", lambda: TEXT)) as listener, connected(listener) as slow:
+        slow.settimeout(0.05)
+        until = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < until
+            try:
+                slow.send(b"G")
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert ask(listener)[0] == 200
+
+
+def test_a_file_where_another_process_listens_is_in_use(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'metrics.sock'}"
+    with closing(MetricsListener(address, lambda: TEXT)), pytest.raises(ConfigurationError) as refused:
+        MetricsListener(address, lambda: TEXT)
+    assert refused.value.field == "metrics_listen"
+
+
+def test_a_file_that_is_another_ones_by_now_stays(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.sock"
+    old = MetricsListener(f"unix:{file}", lambda: TEXT)
+    file.unlink()
+    with closing(MetricsListener(f"unix:{file}", lambda: TEXT)):
+        old.close()
+        assert file.exists()

@@ -24,17 +24,20 @@ class Store:
     """Takes reports, or is away."""
 
     def __init__(self) -> None:
-        self.away = False
+        self.away = self.has_clients = False
         self.reports: list[tuple[BrokerStatus, Sequence[ConnectedClient] | None]] = []
         self.gone: list[str] = []
 
-    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> None:
+    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
         if self.away:
             raise StorageUnavailable("away")
         self.reports.append((status, clients))
+        if clients is not None:
+            self.has_clients = True
+        return self.has_clients
 
-    async def forget_broker(self, broker_id: str) -> None:
-        self.gone.append(broker_id)
+    async def forget_broker(self, status: BrokerStatus) -> None:
+        self.gone.append(status.broker_id)
 
     async def brokers(self) -> list[BrokerStatus]:
         raise AssertionError
@@ -114,3 +117,18 @@ async def test_clients_are_reported_where_something_changed() -> None:
     assert [status.consumers for status, _ in store.reports] == [0, 0, 1, 1]
     await reports.leave()
     assert store.gone == ["b"]
+
+
+async def test_one_whose_report_is_gone_reports_its_clients_again() -> None:
+    store, here = Store(), Connections(FakeClock())
+    reports = BrokerReports(store, here, BrokerStatus("b", "h", 1, "e", "v", 7))
+    with here.open(client("x")):
+        await reports.report()
+        # It stood still for so long that another broker removed it.
+        store.has_clients = False
+        await reports.report()
+    assert [None if clients is None else [each.client_id for each in clients] for _, clients in store.reports] == [
+        ["x"],
+        None,
+        ["x"],
+    ]

@@ -46,10 +46,10 @@ class Reports:
     async def held_by(self, consumers: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
         return {place: count for place, count in self.held.items() if place in consumers}
 
-    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> None:
+    async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
         raise AssertionError
 
-    async def forget_broker(self, broker_id: str) -> None:
+    async def forget_broker(self, status: BrokerStatus) -> None:
         raise AssertionError
 
 
