@@ -73,7 +73,8 @@ EACH = {
         "scripts/kafka start": "connect/kafka/test_command.py::test_the_benchmark_counts_all_records",
     },
     "docs/console.md": {
-        "pip install": "console/test_pages.py::test_every_page_is_shown_without_an_error_and_asks_nobody_else"
+        "halfmq access grant": "console/test_signing_in.py::test_everyone_sees_what_they_may_see",
+        "pip install": "console/test_pages.py::test_every_page_is_shown_without_an_error_and_asks_nobody_else",
     },
     "docs/decisions/0030-offsets-tell-of-which-topic-they-are.md": {'{"@topics"': f"{HERE}::test_data_can_be_read"},
     "docs/doctor.md": {
