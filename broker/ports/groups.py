@@ -80,7 +80,7 @@ class Purge:
 
 @dataclass(slots=True)
 class Purged:
-    """A step of a purge: how many were deleted, or would be, below which offset; whether none are left."""
+    """A step of a purge: how many were deleted, or would be, below which offset of a topic; whether none are left."""
 
     deleted: int
     end: int
