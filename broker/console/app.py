@@ -62,4 +62,6 @@ def console(calls: Calls, *, hosts: Iterable[str] = (), encrypted: bool = False)
     routes = [Route(path, endpoint(calls, page, encrypted=encrypted), methods=[method]) for method, path, page in PAGES]
     assets = Mount("/assets", StaticFiles(directory=FOLDER / "assets"))
     app = Starlette(routes=[*routes, assets])
+    # Such a redirect would lead to the host and the scheme of the request, which may be a proxy's.
+    app.router.redirect_slashes = False
     return Guard(app, hosts=hosts, any_host=calls.guarded, encrypted=encrypted)
