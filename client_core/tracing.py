@@ -3,14 +3,15 @@
 Nothing is to be switched on: an application that has set a tracer provider gets spans, and its messages carry their
 context as properties (``traceparent``, W3C Trace Context). Names and attributes follow OpenTelemetry's semantic
 conventions for messaging (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/). Without it
-a call costs a look at ``sys.modules``.
+a call costs a look at ``sys.modules``. Where the application's tracing fails, messages go on without spans.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from halfmq.v1 import message_pb2 as pb
 
 __all__ = ["Tracing", "current_tracing"]
+
+logger = logging.getLogger("halfmq.tracing")
 
 _MOST_PROPERTIES = 124
 """Properties of a message from which on no context is added: the broker refuses more than 128."""
@@ -87,7 +90,7 @@ class Tracing:
     def _created(self, message: pb.Message, client_id: str) -> Any:
         attributes = _about([message], "create", "create", client_id)
         producer = self._trace.SpanKind.PRODUCER
-        with self._tracer.start_as_current_span(_named("create", attributes), kind=producer, attributes=attributes):
+        with self._span(_named("create", attributes), producer, attributes, ()):
             self._inject(message)
         return self._link(message.properties)
 
@@ -136,13 +139,14 @@ class Tracing:
         attributes = _about(messages, "receive", "receive", client_id)
         attributes["messaging.consumer.group.name"] = group
         attributes["messaging.batch.message_count"] = len(messages)
-        self._tracer.start_span(
-            _named("receive", attributes),
-            kind=self._trace.SpanKind.CLIENT,
-            attributes=attributes,
-            links=self._links(messages),
-            start_time=began,
-        ).end()
+        with _without_failing():
+            self._tracer.start_span(
+                _named("receive", attributes),
+                kind=self._trace.SpanKind.CLIENT,
+                attributes=attributes,
+                links=self._links(messages),
+                start_time=began,
+            ).end()
 
     def context_of(self, properties: Mapping[str, str]) -> Any:
         """The context that a message carries, as OpenTelemetry's Context."""
@@ -161,14 +165,21 @@ class Tracing:
     def _span(
         self, name: str, kind: Any, attributes: dict[str, Any], links: Sequence[Any], parent: Any = None
     ) -> Iterator[None]:
-        with self._tracer.start_as_current_span(
-            name, context=parent, kind=kind, attributes=attributes, links=links
-        ) as span:
-            try:
-                yield
-            except BaseException as error:
-                span.set_attribute("error.type", getattr(error, "reason", "") or type(error).__qualname__)
-                raise
+        opened, span = ExitStack(), None
+        with _without_failing():
+            span = opened.enter_context(
+                self._tracer.start_as_current_span(name, context=parent, kind=kind, attributes=attributes, links=links)
+            )
+        try:
+            yield
+        except BaseException as error:
+            with _without_failing():
+                if span is not None:
+                    span.set_attribute("error.type", getattr(error, "reason", "") or type(error).__qualname__)
+                opened.__exit__(type(error), error, error.__traceback__)
+            raise
+        with _without_failing():
+            opened.close()
 
     def _inject(self, message: pb.Message) -> None:
         if len(message.properties) >= _MOST_PROPERTIES or "traceparent" in message.properties:
@@ -198,6 +209,15 @@ class Tracing:
             return None
         known = self._trace.get_current_span(self.context_of(properties)).get_span_context()
         return self._trace.Link(known) if known.is_valid else None
+
+
+@contextmanager
+def _without_failing() -> Iterator[None]:
+    """What the application has set up for tracing may fail; sending and receiving goes on."""
+    try:
+        yield
+    except Exception:
+        logger.warning("a span could not be made", exc_info=True)
 
 
 def _about(messages: Sequence[Any], operation: str, kind: str, client_id: str) -> dict[str, Any]:

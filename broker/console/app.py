@@ -63,4 +63,6 @@ def console(calls: Calls, *, hosts: Iterable[str] = (), encrypted: bool = False)
     assets = Mount("/assets", StaticFiles(directory=FOLDER / "assets"))
     others = Route("/{address:path}", endpoint(calls, no_page, encrypted=encrypted), methods=["GET"])
     app = Starlette(routes=[*routes, assets, others])
+    # Such a redirect would lead to the host and the scheme of the request, which may be a proxy's.
+    app.router.redirect_slashes = False
     return Guard(app, hosts=hosts, any_host=calls.guarded, encrypted=encrypted)

@@ -60,7 +60,8 @@ class Guard:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["method"], headers)
         if refusal:
-            await PlainTextResponse(refusal, 403)(scope, receive, self._adding(scope, send))
+            # Nothing that follows on the connection counts: it may be the rest of what is refused.
+            await PlainTextResponse(refusal, 403, {"connection": "close"})(scope, receive, self._adding(scope, send))
             return
         await self._app(scope, _bounded(receive), self._adding(scope, send))
 
@@ -69,6 +70,10 @@ class Guard:
             return (
                 "The console is asked for under a name that it does not know. Without access it answers only to"
                 " addresses and to this machine's name: use one of these, or set console_hosts.\n"
+            )
+        if "transfer-encoding" in headers:
+            return (
+                "A request says how many bytes it has: without Transfer-Encoding, which proxies may read otherwise.\n"
             )
         if method in {"GET", "HEAD"}:
             return ""

@@ -17,6 +17,8 @@ TURN = 3
 """Intervals for which a broker keeps its turn, and a sample is told."""
 MOST_OF_TIME = 0.1
 """The share of its time that it works at most: a sample that takes long makes the next one come later."""
+LONGEST = 300.0
+"""Seconds between two samples at most: for three times as long nobody takes them if this broker is gone."""
 
 
 class StateSampler(Loop):
@@ -42,10 +44,20 @@ class StateSampler(Loop):
         """One sample."""
         if self._taker.lacks_names:
             self._taker.name_groups(await self._store.producer_groups())
-        if not await self._store.take_maintenance_lock(TASK, int(TURN * self.interval * 1_000_000)):
-            self._taker.take_sample(None)
+        if not await self._takes_turn():
             return
         began = self._monotonic()
         state = await self._store.sample()
-        self.interval = max(self._shortest, (self._monotonic() - began) / MOST_OF_TIME)
-        self._taker.take_sample(state, TURN * self.interval)
+        took = self._monotonic() - began
+        self.interval = max(self._shortest, min(LONGEST, took / MOST_OF_TIME))
+        # The turn lasts as long as the sample is told. Another broker has it by now if this one stood still.
+        if took < MOST_OF_TIME * self._shortest or await self._takes_turn():
+            self._taker.take_sample(state, TURN * self.interval)
+
+    async def _takes_turn(self) -> bool:
+        """Whether it is this broker's turn; if it is not, nothing is told of an earlier sample."""
+        if await self._store.take_maintenance_lock(TASK, int(TURN * self.interval * 1_000_000)):
+            return True
+        self.interval = self._shortest
+        self._taker.take_sample(None)
+        return False

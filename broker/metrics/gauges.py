@@ -140,6 +140,8 @@ class Bounded:
     ) -> list[tuple[tuple[str, ...], float]]:
         if len(values) <= self._most:
             return list(values.items())
-        ordered = sorted(values.items(), key=lambda item: -item[1])
+        others = (self._other,) * len(next(iter(values)))
+        # What has the name of the others is one of them: each name is told once.
+        ordered = sorted(values.items(), key=lambda item: (item[0] == others, -item[1]))
         kept, rest = ordered[: self._most], ordered[self._most :]
-        return [*kept, ((self._other,) * len(rest[0][0]), together([value for _, value in rest]))]
+        return [*kept, (others, together([value for _, value in rest]))]

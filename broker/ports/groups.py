@@ -65,21 +65,27 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Selects a group's oldest dead letters; `end`: only those below this offset; `before`: in microseconds."""
+    """Selects a group's oldest dead letters.
+
+    `end`: only those below this offset; `before`: in microseconds; `topic_id`: only those in this topic, as another one
+    may have its name by now.
+    """
 
     group: ConsumerGroup
     end: int | None = None
     before: int | None = None
     dry_run: bool = False
+    topic_id: int | None = None
 
 
 @dataclass(slots=True)
 class Purged:
-    """A step of a purge: how many were deleted, or would be; below which offset; and whether none are left."""
+    """A step of a purge: how many were deleted, or would be, below which offset of a topic; whether none are left."""
 
     deleted: int
     end: int
     done: bool
+    topic_id: int
 
 
 @dataclass(slots=True)

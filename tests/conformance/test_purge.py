@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.dead_letter import dead_letter_topic
+from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
 from broker.ports.groups import DeadLetterSearch, Purge
 from broker.storage.retention import purging
-from conformance.world import bury
+from conformance.world import HOUR, bury
 
 if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
@@ -93,3 +94,19 @@ async def test_without_a_dead_letter_topic(store: Store, tired: ConsumerGroup) -
     with pytest.raises(NotFound) as refused:
         await store.purge_dead_letters(Purge(tired))
     assert (refused.value.reason, refused.value.field) == ("TOPIC_NOT_FOUND", "group")
+
+
+async def test_what_became_a_dead_letter_in_another_topic_of_the_name_stays(
+    store: Store, topic: Topic, tired: ConsumerGroup
+) -> None:
+    await bury(store, tired, topic, "a", "b", "c")
+    first = await store.purge_dead_letters(Purge(tired, 2))
+    assert first.deleted == 2
+    letters = await store.find_topic(dead_letter_topic(tired.name))
+    assert letters is not None
+    await store.delete_topic(letters)
+    await store.create_topic(letters.name, TopicSettings(1, HOUR))
+    await bury(store, tired, topic, "d", "e", "f")
+    again = await store.purge_dead_letters(Purge(tired, 3, topic_id=first.topic_id))
+    assert (again.deleted, again.done) == (0, True)
+    assert (await store.purge_dead_letters(Purge(tired, dry_run=True))).deleted == 3

@@ -100,3 +100,17 @@ def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_error(shop: Shop) -
         leaving.sendall(b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nform")
     assert shop.visitor().get("/").status == 200
     assert not shop.broker.count("[error")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_that_a_proxy_may_read_otherwise_is_the_last_of_its_connection(shop: Shop, method: str) -> None:
+    host, _, port = shop.broker.console_endpoint.rpartition(":")
+    head = f"{method} /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+    hidden = "0\r\n\r\nGET /topics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall((head + hidden).encode())
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert answer.count(b"HTTP/1.1") == 1

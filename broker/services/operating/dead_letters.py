@@ -111,6 +111,6 @@ class DeadLetterService:
         while not done:
             step = await self._store.purge_dead_letters(wanted)
             deleted, done = deleted + step.deleted, step.done
-            # What became a dead letter since is not meant.
-            wanted = Purge(group, step.end)
+            # What became a dead letter since is not meant, also where the topic was deleted and created anew.
+            wanted = Purge(group, step.end, topic_id=step.topic_id)
             yield deleted, done

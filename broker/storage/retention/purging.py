@@ -23,14 +23,17 @@ def purge(session: Session, wanted: Purge, directory: Directory) -> Purged:
         StartOver: another broker deletes there.
     """
     topic, queue_id, low, high = letters_of(session, wanted.group, directory)
+    own = topic.topic_id
+    if wanted.topic_id not in {None, own}:
+        return Purged(0, low, done=True, topic_id=own)
     end = high if wanted.end is None else min(high, wanted.end)
     if wanted.before is not None:
         end = min(end, offset_at(session, queue_id, wanted.before, low, high))
     if wanted.dry_run:
         # Offsets are dense.
-        return Purged(max(0, end - low), end, done=True)
+        return Purged(max(0, end - low), end, done=True, topic_id=own)
     some = [message for message in oldest_messages(session, queue_id, low, CHUNK) if message.offset < end]
     if not some:
-        return Purged(0, end, done=True)
-    drop_oldest(session, topic.topic_id, queue_id, low, some)
-    return Purged(len(some), end, done=some[-1].offset + 1 >= end)
+        return Purged(0, end, done=True, topic_id=own)
+    drop_oldest(session, own, queue_id, low, some)
+    return Purged(len(some), end, done=some[-1].offset + 1 >= end, topic_id=own)

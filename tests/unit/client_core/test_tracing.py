@@ -75,3 +75,33 @@ def test_what_is_received_is_a_span_with_links_and_properties_of_the_application
     assert done.stdout.splitlines() == ["[False, True, True, True]", "the application's own", "4 2", "{'CLIENT'}"], (
         done.stderr
     )
+
+
+BROKEN = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
+class Fails(Sampler):
+    def should_sample(self, *_, **__):
+        raise RuntimeError("the application's sampler fails")
+    def get_description(self):
+        return "it fails"
+class FailsAtTheEnd(SpanProcessor):
+    def on_end(self, span):
+        raise RuntimeError("the application's processor fails")
+provider = TracerProvider(sampler={sampler})
+provider.add_span_processor(FailsAtTheEnd())
+trace.set_tracer_provider(provider)
+"""
+
+
+@pytest.mark.parametrize("sampler", ["Fails()", "ALWAYS_ON"])
+def test_an_application_whose_tracing_fails_sends_and_receives(sampler: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SENDING.format(setting=BROKEN.format(sampler=sampler))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "'a': 'b'" in done.stdout, done.stderr

@@ -15,6 +15,7 @@ class Store:
     """A storage whose samples take a time."""
 
     has_turn: bool = True
+    loses_turn: bool = False
     takes: float = 0.0
     now: float = 0.0
     asked: list[str] = field(default_factory=list)
@@ -28,6 +29,7 @@ class Store:
     async def sample(self) -> StoredState:
         self.asked.append("sample")
         self.now += self.takes
+        self.has_turn = self.has_turn and not self.loses_turn
         return StoredState(1)
 
     async def producer_groups(self) -> dict[int, str]:
@@ -75,6 +77,29 @@ async def test_sampling_takes_a_tenth_of_the_time_at_most(takes: float, interval
     await sampler.run_once()
     assert store.held == pytest.approx(3 * interval * 1e6)
     assert sampler.interval == 15.0
+
+
+async def test_a_turn_lasts_as_long_as_a_sample_that_took_long_is_told() -> None:
+    store, taker = Store(takes=6.0), Taker()
+    await StateSampler(store, taker, 15.0, lambda: store.now).run_once()
+    assert taker.samples == [(StoredState(1), 180.0)]
+    assert store.held == 180_000_000
+
+
+async def test_who_stood_still_while_sampling_tells_nothing_if_another_has_the_turn() -> None:
+    store, taker = Store(takes=60.0, loses_turn=True), Taker()
+    sampler = StateSampler(store, taker, 15.0, lambda: store.now)
+    await sampler.run_once()
+    assert taker.samples == [(None, 0.0)]
+    assert sampler.interval == 15.0
+
+
+async def test_samples_are_five_minutes_apart_at_most() -> None:
+    store, taker = Store(takes=600.0), Taker()
+    sampler = StateSampler(store, taker, 15.0, lambda: store.now)
+    await sampler.run_once()
+    assert sampler.interval == 300.0
+    assert taker.samples[0][1] == 900.0
 
 
 async def test_names_are_read_where_they_are_missing_also_without_the_turn() -> None:

@@ -78,3 +78,10 @@ def test_of_what_is_sampled_the_largest_keep_their_names() -> None:
     assert ("g8999",) not in found
     assert found[OTHER,] == sum(range(9000))
     assert dict(Bounded(1000, OTHER).largest(values))[OTHER,] == 8999
+
+
+def test_a_name_that_is_the_one_of_the_others_is_told_once() -> None:
+    values = {(OTHER,): 9.0, ("a",): 3.0, ("b",): 2.0, ("c",): 1.0}
+    assert Bounded(2, OTHER)(values) == [(("a",), 3.0), (("b",), 2.0), ((OTHER,), 10.0)]
+    pairs = {(OTHER, OTHER): 9.0, (OTHER, "g"): 3.0, ("b", "g"): 2.0, ("c", "g"): 1.0}
+    assert Bounded(1, OTHER)(pairs) == [((OTHER, "g"), 3.0), ((OTHER, OTHER), 12.0)]
