@@ -24,8 +24,13 @@ def uuid7(unix_ms: int, random_bytes: bytes) -> bytes:
     return value.to_bytes(16, "big")
 
 
-def parse_id(text: str, field: str = "transaction_id") -> bytes:
+def parse_id(text: str, field: str = "transaction_id", *, optional: bool = False) -> bytes:
     """The 16 bytes of a UUID text, or of a RocketMQ client's message id.
+
+    Args:
+        text: the text.
+        field: the field that has it.
+        optional: whether the field may be empty; the error says so.
 
     Raises:
         InvalidArgument: the text is neither.
@@ -34,10 +39,8 @@ def parse_id(text: str, field: str = "transaction_id") -> bytes:
         return bytes.fromhex(found[1])
     if len(text) in {36, 32} and _UUID.fullmatch(text):
         return bytes.fromhex(text.replace("-", ""))
-    raise InvalidArgument(
-        f"{text[:80]!r} is not a UUID; use one like 018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b, or leave it empty.",
-        field=field,
-    )
+    remedy = "use one like 018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b" + (", or leave it empty" if optional else "")
+    raise InvalidArgument(f"{text[:80]!r} is not a UUID; {remedy}.", field=field)
 
 
 def parse_message_id(text: str, field: str = "message_id") -> tuple[bytes, int]:

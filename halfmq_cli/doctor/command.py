@@ -82,6 +82,8 @@ def doctor(
     except Exception:
         traceback.print_exc()
         raise SystemExit(UNKNOWN) from None
+    if not (findings or problem):
+        _fail("only: None of these checks is for this database.")
     if problem:
         sys.stderr.write(f"halfmq: {problem}\n")
     write(findings, problem, as_json=json_output, verbose=verbose)

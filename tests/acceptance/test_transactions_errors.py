@@ -203,7 +203,8 @@ async def test_operators_requests_that_cannot_be(client: Client) -> None:
             )
         assert error.value.reason == "TRANSACTION_NOT_FOUND"
     for listing in (
-        admin_pb2.ListTransactionsRequest(state=transaction_pb2.TRANSACTION_STATE_COMMITTED),
+        admin_pb2.ListTransactionsRequest(state=transaction_pb2.TRANSACTION_STATE_COMMITTED, topic="orders"),
+        admin_pb2.ListTransactionsRequest(state=transaction_pb2.TRANSACTION_STATE_PARKED, decided=True),
         admin_pb2.ListTransactionsRequest(page_size=1001),
         admin_pb2.ListTransactionsRequest(page_token="not a token"),
         admin_pb2.ListTransactionsRequest(page_token="zz.zz"),

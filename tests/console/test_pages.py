@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -189,6 +190,20 @@ def test_a_list_that_goes_on_keeps_the_focus_and_what_was_scrolled(shop: Shop, b
         assert browser.execute_script("return document.querySelector('#live .scroll').scrollLeft") == 40
     finally:
         browser.set_window_size(1300, 900)
+
+
+def test_a_list_that_cannot_go_on_says_since_when(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/groups")
+    told = browser.find_element(By.ID, "away")
+    assert not told.is_displayed()
+    browser.set_network_conditions(offline=True, latency=0, throughput=0)
+    try:
+        wait(browser, lambda _: told.is_displayed())
+        assert re.search(r"does not answer. What is shown is as it was at \d\d:\d\d:\d\d", told.text)
+    finally:
+        browser.delete_network_conditions()
+    wait(browser, lambda _: not told.is_displayed())
+    browser.get_log("browser")
 
 
 def test_an_address_without_a_page_leads_on(shop: Shop, browser: Any) -> None:

@@ -67,7 +67,7 @@ def half_out(own_id: str, message: Message) -> message_pb2.Message:
 def ordinary_message(message: message_pb2.Message) -> OrdinaryMessage | BrokerError:
     """An item of Send, or its error."""
     try:
-        own_id = parse_id(message.message_id, "message_id") if message.message_id else None
+        own_id = parse_id(message.message_id, "message_id", optional=True) if message.message_id else None
         return OrdinaryMessage(own_id, message_in(message))
     except InvalidArgument as error:
         return error

@@ -28,7 +28,7 @@ def half_transaction(item: transaction_pb2.HalfTransaction, limits: Limits) -> H
     """An item of Prepare, or its error."""
     try:
         limits.check_halves(item.first_position, len(item.messages))
-        transaction_id = parse_id(item.transaction_id) if item.transaction_id else None
+        transaction_id = parse_id(item.transaction_id, optional=True) if item.transaction_id else None
         delay = micros(item.first_check_delay, "first_check_delay") if item.HasField("first_check_delay") else 0
         messages = messages_of(item.messages)
     except InvalidArgument as error:

@@ -42,6 +42,19 @@ document.addEventListener("htmx:load", () => {
   left = null;
 });
 
+// A list that cannot go on says so, and since when.
+let fresh = Date.now();
+const away = told => {
+  const place = document.getElementById("away");
+  if (told && place.hidden) place.querySelector("time").textContent = new Date(fresh).toISOString().slice(11, 19);
+  place.hidden = !told;
+};
+for (const kind of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) document.addEventListener(kind, () => away(true));
+document.addEventListener("htmx:load", () => {
+  fresh = Date.now();
+  away(false);
+});
+
 // Forms whose answer is a line of JSON for each step.
 document.addEventListener("submit", async event => {
   const form = event.target;

@@ -51,6 +51,15 @@ def test_wrong_arguments_are_status_3(arguments: list[str], words: str) -> None:
     assert words in ran.output
 
 
+def test_looking_at_nothing_is_status_3(tmp_path: Path) -> None:
+    """SQLite knows no rights: nothing was found, but nothing was looked at either."""
+    database = f"sqlite:///{tmp_path}/try.db"
+    assert CliRunner().invoke(app, ["migrate", "--database", database]).exit_code == 0
+    ran = CliRunner().invoke(app, ["doctor", "--only", "rights", "--database", database])
+    assert ran.exit_code == 3
+    assert "None of these checks is for this database" in ran.output
+
+
 def test_other_commands_keep_their_status_for_wrong_arguments() -> None:
     assert CliRunner().invoke(app, ["migrate", "--nonsense"]).exit_code == 2
 

@@ -104,3 +104,10 @@ def test_what_is_no_identity_of_a_message(ending: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_message_id("018f2a6e-7b1c-7cc3-9b7e-0c1d2e3f4a5b" + ending)
     assert refused.value.field == "message_id"
+
+
+def test_only_a_field_that_may_be_empty_is_told_to_be_left_empty() -> None:
+    with pytest.raises(InvalidArgument, match=r"is not a UUID; use one like [0-9a-f-]{36}\.$"):
+        parse_id("order-1")
+    with pytest.raises(InvalidArgument, match="or leave it empty"):
+        parse_id("order-1", optional=True)
