@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from broker.console.calls import Calls
 
 TOKEN_COOKIE = "halfmq_token"  # noqa: S105 - a name
+SAID_COOKIE = "halfmq_said"
+SAID_FOR = 30
+"""Seconds until what was done is not said any more."""
 SIGNED_IN_FOR = 12 * 3600
 """Seconds for which a browser keeps the token."""
 PAGE = 50
@@ -85,6 +88,11 @@ class Visit:
         """A parameter of the address; empty if it is not there."""
         return str(self.request.query_params.get(name, "")).strip()
 
+    @property
+    def said(self) -> str:
+        """What the form that led here has done; empty if none did."""
+        return unquote(self.request.cookies.get(SAID_COOKIE, ""))
+
     def path(self, name: str) -> str:
         """A part of the address."""
         return str(self.request.path_params[name])
@@ -122,16 +130,24 @@ class Visit:
         render = templates().get_template(template).render
         text = await asyncio.get_running_loop().run_in_executor(_RENDERING, render, shown)
         response = HTMLResponse(text, status)
+        if SAID_COOKIE in self.request.cookies:
+            response.delete_cookie(SAID_COOKIE, httponly=True, samesite="strict", secure=self.encrypted)
         if is_new:
             response.set_cookie(
                 FORM_COOKIE, token, httponly=True, samesite="strict", secure=self.encrypted, max_age=SIGNED_IN_FOR
             )
         return response
 
-    def redirect(self, path: str, **parameters: str) -> Response:
-        """Sends the browser to another page, whose path is quoted."""
+    def redirect(self, path: str, *, said: str = "", **parameters: str) -> Response:
+        """Sends the browser to another page, whose path is quoted, and which says what was done."""
         query = urlencode({name: value for name, value in parameters.items() if value})
-        return RedirectResponse(f"{path}?{query}" if query else path, 303)
+        response = RedirectResponse(f"{path}?{query}" if query else path, 303)
+        if said:
+            # Not in the address: whoever makes a link would have the console say what they like.
+            response.set_cookie(
+                SAID_COOKIE, quote(said), httponly=True, samesite="strict", secure=self.encrypted, max_age=SAID_FOR
+            )
+        return response
 
 
 def endpoint(
@@ -167,10 +183,10 @@ async def no_page(visit: Visit) -> Response:
 
 
 def address_of(request: Request) -> str:
-    """The address of a page with its filters, without what it says once behind a form."""
-    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "said"]
+    """The address of a page with its filters."""
     path = quote(request.scope["path"])
-    return f"{path}?{urlencode(kept)}" if kept else path
+    filters = urlencode(request.query_params.multi_items())
+    return f"{path}?{filters}" if filters else path
 
 
 def own_path(text: str) -> str:

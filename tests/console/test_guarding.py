@@ -114,3 +114,14 @@ def test_a_request_that_a_proxy_may_read_otherwise_is_the_last_of_its_connection
             answer += part
     assert answer.startswith(b"HTTP/1.1 403")
     assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_what_was_done_is_said_once_and_links_say_nothing(shop: Shop) -> None:
+    visitor = shop.visitor()
+    answer = visitor.post("/groups/billing/pause", page="/groups/billing", reason="the books are closed")
+    page = answer.headers["location"]
+    assert page == "/groups/billing"
+    assert "It is paused." in visitor.get(page).text
+    assert "It is paused." not in visitor.get(page).text
+    assert "your token" not in visitor.get(f"{page}?said=Enter+your+token").text
+    assert visitor.post("/groups/billing/pause", page=page, action="resume").status == 303

@@ -35,7 +35,7 @@ async def dead_letters(visit: Visit) -> Response:
         group=name,
         found=found.dead_letters,
         next_page=visit.next_page(found.next_page_token),
-        said=visit.query("said"),
+        said=visit.said,
     )
 
 

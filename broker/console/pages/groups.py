@@ -44,7 +44,7 @@ async def group(visit: Visit) -> Response:
         clients=clients.clients,
         mode=pb.GroupMode,
         policy=pb.ExhaustedPolicy,
-        said=visit.query("said"),
+        said=visit.said,
     )
 
 

@@ -80,7 +80,7 @@ async def transaction(visit: Visit) -> Response:
         source_kind=transaction_pb2.VerdictSource,
         verdict_kind=transaction_pb2.CheckVerdict,
         event_kind=query_pb2.TimelineEventType,
-        said=visit.query("said"),
+        said=visit.said,
     )
 
 
