@@ -12,7 +12,7 @@ import pytest
 
 from consumer_sdk import Consumer
 from producer_sdk import LocalTransactionState, Message, Producer, TransactionListener, TransactionProducer
-from support.metrics import Samples, await_samples, families_of, promtool, samples_of, text_at, value
+from support.metrics import Samples, await_samples, families_of, promtool, text_at, value
 from support.serving import run_serve
 
 if TYPE_CHECKING:
@@ -141,8 +141,11 @@ def test_workers_have_one_place_for_their_metrics_and_one_that_is_frozen_is_left
     frozen = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
     os.kill(frozen, signal.SIGSTOP)
     try:
-        left = samples_of(text_at(workers.metrics_endpoint))
-        assert sum(is_up(left, number) for number in range(1, WORKERS + 1)) == 1
+        await_samples(
+            workers.metrics_endpoint,
+            lambda found: sum(is_up(found, number) for number in range(1, WORKERS + 1)) == 1,
+            "the other one is left",
+        )
     finally:
         os.kill(frozen, signal.SIGCONT)
     await_samples(workers.metrics_endpoint, lambda found: is_up(found, 1) and is_up(found, 2), "it is back")
