@@ -28,6 +28,7 @@ from acceptance.client import (
 )
 from acceptance.streams import eventually
 from halfmq.v1 import consumer_pb2
+from halfmq_cli.repeats import PRINTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +196,8 @@ async def test_parked_exactly_once_with_two_brokers(
     topic, group = await clients[0].make_topic(), unique("shop")
     for client in clients:
         await client.answering(group)
-    ids = await clients[0].prepare(group, topic, [f"order {number}" for number in range(20)])
+    # No more than a log tells one by one.
+    ids = await clients[0].prepare(group, topic, [f"order {number}" for number in range(PRINTED)])
     async with asyncio.timeout(60):
         while any(found.state != PARKED for found in (await clients[0].undecided(group)).values()):
             pass
@@ -204,7 +206,7 @@ async def test_parked_exactly_once_with_two_brokers(
         assert (found.state, found.check_count, len(found.checks)) == (PARKED, 2, 2)
     for process in processes:
         await asyncio.to_thread(process.stop)  # now all that they logged has been read
-    assert [sum(process.count(one, "is parked") for process in processes) for one in ids] == [1] * 20
+    assert [sum(process.count(one, "is parked") for process in processes) for one in ids] == [1] * PRINTED
 
 
 async def test_a_release_on_one_broker_wakes_a_consumer_that_waits_on_another(
