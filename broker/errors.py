@@ -189,3 +189,12 @@ class ConfigurationError(BrokerError):
     def __init__(self, message: str, *, field: str) -> None:
         """Takes the setting and the remedy."""
         super().__init__(message, reason="CONFIGURATION", field=field)
+
+    @classmethod
+    def of_address(cls, address: str, error: OSError, *, field: str) -> ConfigurationError:
+        """What a setting says of an address where nothing can listen, and why."""
+        return cls(
+            f"The address {address} cannot be used ({error.strerror or error}): is another process there, is it this"
+            " machine's?",
+            field=field,
+        )

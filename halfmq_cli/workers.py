@@ -147,11 +147,7 @@ def _reserved(setting: str, listen: str) -> Iterator[str]:
                 reserved.bind((own, port, *rest))
                 port = reserved.getsockname()[1]
         except OSError as error:
-            raise ConfigurationError(
-                f"The address {listen} cannot be used ({error.strerror}): is another process there, is it this"
-                " machine's?",
-                field=setting,
-            ) from error
+            raise ConfigurationError.of_address(listen, error, field=setting) from error
         yield f"{host}:{port}"
 
 

@@ -88,11 +88,7 @@ class ConsoleServer:
         try:
             listening = _listen(host.strip("[]"), int(port), self._shares_port)
         except OSError as error:
-            raise ConfigurationError(
-                f"The address {self.address} cannot be used ({error.strerror}): is another process there, is it this"
-                " machine's?",
-                field="console_listen",
-            ) from error
+            raise ConfigurationError.of_address(self.address, error, field="console_listen") from error
         self.address = f"{host}:{listening.getsockname()[1]}"
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="halfmq-console")
 

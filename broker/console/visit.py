@@ -26,7 +26,7 @@ from broker.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.datastructures import FormData
     from starlette.requests import Request
@@ -192,8 +192,3 @@ def address_of(request: Request) -> str:
 def own_path(text: str) -> str:
     """A path of this console that a browser may be sent to; `/` for anything else."""
     return text if text.startswith("/") and not text.startswith(("//", "/\\")) and text.isascii() else "/"
-
-
-def labelled(pairs: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a list that are there."""
-    return {name: value for name, value in pairs.items() if value not in {"", None}}

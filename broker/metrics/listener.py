@@ -51,11 +51,7 @@ class MetricsListener:
         try:
             self._server = _listening(address, render)
         except OSError as error:
-            raise ConfigurationError(
-                f"The address {address} cannot be used ({error.strerror or error}): is another process there, is it"
-                " this machine's?",
-                field="metrics_listen",
-            ) from error
+            raise ConfigurationError.of_address(address, error, field="metrics_listen") from error
         self.address = address if address.startswith(UNIX) else _named(address, self._server.server_address)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.2,), name="halfmq-metrics", daemon=True

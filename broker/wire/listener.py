@@ -180,11 +180,7 @@ def _unusable(address: Address) -> ConfigurationError:
             field=address.setting,
         )
     except OSError as error:
-        return ConfigurationError(
-            f"The address {address.text} cannot be used ({error.strerror}): is another process there, is it this "
-            "machine's?",
-            field=address.setting,
-        )
+        return ConfigurationError.of_address(address.text, error, field=address.setting)
     if address.certificate:
         return ConfigurationError(
             f"TLS does not work with {address.certificate!r} and {address.key!r}: both must be PEM files, the "

@@ -26,6 +26,7 @@ from halfmq_cli.admin.transactions import (
 from halfmq_cli.admin.values import id_of, span_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from client_core.admin import ResolveProgress
@@ -75,67 +76,36 @@ class Selection:
         return cls([id_of("transaction id", each) for each in dict.fromkeys(ids or [])], filters, older_than)
 
 
-@command()
-def commit(
-    session: Session,
-    transaction_ids: Ids = None,
-    reason: Reason = "",
-    pending: Pending = False,
-    parked: Parked = False,
-    group: ProducerGroup = None,
-    topic: OfTopic = None,
-    older_than: OlderThan = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Commit transactions: release their messages. It cannot be changed afterwards.
+def _resolving(resolution: Resolution, about: str) -> Callable[..., None]:
+    """The command that has a decision taken."""
+
+    def resolve(
+        session: Session,
+        transaction_ids: Ids = None,
+        reason: Reason = "",
+        pending: Pending = False,
+        parked: Parked = False,
+        group: ProducerGroup = None,
+        topic: OfTopic = None,
+        older_than: OlderThan = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+    ) -> None:
+        selection = Selection.of(transaction_ids, pending, parked, group, topic, older_than)
+        _resolve(session, resolution, selection, reason, dry_run=dry_run, yes=yes)
+
+    resolve.__doc__ = f"""{about}
 
     By id, or all that match: then a dry run comes first, which shows how many there are and some of them.
     """
-    selection = Selection.of(transaction_ids, pending, parked, group, topic, older_than)
-    _resolve(session, Resolution.COMMIT, selection, reason, dry_run=dry_run, yes=yes)
+    return command()(resolve)
 
 
-@command()
-def rollback(
-    session: Session,
-    transaction_ids: Ids = None,
-    reason: Reason = "",
-    pending: Pending = False,
-    parked: Parked = False,
-    group: ProducerGroup = None,
-    topic: OfTopic = None,
-    older_than: OlderThan = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Roll transactions back: drop their messages. It cannot be changed afterwards.
-
-    By id, or all that match: then a dry run comes first, which shows how many there are and some of them.
-    """
-    selection = Selection.of(transaction_ids, pending, parked, group, topic, older_than)
-    _resolve(session, Resolution.ROLLBACK, selection, reason, dry_run=dry_run, yes=yes)
-
-
-@command()
-def check(
-    session: Session,
-    transaction_ids: Ids = None,
-    reason: Reason = "",
-    pending: Pending = False,
-    parked: Parked = False,
-    group: ProducerGroup = None,
-    topic: OfTopic = None,
-    older_than: OlderThan = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Have the producers asked again, with a fresh number of checks.
-
-    By id, or all that match: then a dry run comes first, which shows how many there are and some of them.
-    """
-    selection = Selection.of(transaction_ids, pending, parked, group, topic, older_than)
-    _resolve(session, Resolution.CHECK_AGAIN, selection, reason, dry_run=dry_run, yes=yes)
+commit = _resolving(Resolution.COMMIT, "Commit transactions: release their messages. It cannot be changed afterwards.")
+rollback = _resolving(
+    Resolution.ROLLBACK, "Roll transactions back: drop their messages. It cannot be changed afterwards."
+)
+check = _resolving(Resolution.CHECK_AGAIN, "Have the producers asked again, with a fresh number of checks.")
 
 
 def _resolve(

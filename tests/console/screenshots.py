@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from console.shop import Unsure
 from consumer_sdk import Consumer
 from producer_sdk import (
     Admin,
-    HalfMessages,
-    LocalTransactionState,
     Message,
     Producer,
-    TransactionListener,
     TransactionProducer,
     TransactionState,
 )
@@ -33,16 +31,6 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 POINTS = 20
 """Of the charts."""
 PATIENCE = 60.0
-
-
-class Unsure(TransactionListener):
-    """A producer that cannot reach its database."""
-
-    def execute_local_transaction(self, messages: HalfMessages, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOWN
-
-    def check_local_transaction(self, messages: HalfMessages) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOWN
 
 
 def order(number: int) -> Message:
