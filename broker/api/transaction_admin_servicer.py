@@ -41,6 +41,7 @@ _DECIDED = {
     transaction_pb2.TRANSACTION_STATE_ROLLED_BACK: TransactionState.ROLLED_BACK,
 }
 _DECIDED_BY_SOMEBODY = frozenset([VerdictSource.PRODUCER, VerdictSource.CHECK, VerdictSource.OPERATOR])
+_SOURCES = {source: frozenset([source]) for source in VerdictSource} | {0: _DECIDED_BY_SOMEBODY}
 
 
 class TransactionAdminServicer(admin_pb2_grpc.AdminServiceServicer):
@@ -68,6 +69,8 @@ class TransactionAdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> Undecided:
         if request.state not in _UNDECIDED:
             raise InvalidArgument("PREPARED, PARKED, or leave it out for both.", field="state")
+        if isinstance(request, admin_pb2.ListTransactionsRequest):
+            _refuse_fields_of_decided(request)
         before = self._prepared_before(request)
         if isinstance(request, admin_pb2.ResolveTransactionsRequest) and request.HasField("prepared_before"):
             # Others may be prepared in the very microsecond of a dry run.
@@ -87,6 +90,8 @@ class TransactionAdminServicer(admin_pb2_grpc.AdminServiceServicer):
             raise InvalidArgument(
                 "Those with a verdict are COMMITTED or ROLLED_BACK, or leave it out for both.", field="state"
             )
+        if request.source not in _SOURCES:
+            raise InvalidArgument(f"There is no source {request.source}.", field="source")
         if request.topic:
             raise InvalidArgument(
                 "The topics of transactions with a verdict are not stored; look for its messages with FindMessages.",
@@ -95,7 +100,7 @@ class TransactionAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return DecidedSearch(
             state=_DECIDED.get(request.state),
             producer_group=request.producer_group or None,
-            sources=frozenset([VerdictSource(request.source)]) if request.source else _DECIDED_BY_SOMEBODY,
+            sources=_SOURCES[request.source],
             since=times.micros_of_time(request.decided_from, "decided_from")
             if request.HasField("decided_from")
             else None,
@@ -152,3 +157,9 @@ def _verdict(resolution: admin_pb2.Resolution.ValueType) -> bool | None:
             "Say RESOLUTION_COMMIT, RESOLUTION_ROLLBACK or RESOLUTION_CHECK_AGAIN.", field="resolution"
         )
     return _VERDICTS[resolution]
+
+
+def _refuse_fields_of_decided(request: admin_pb2.ListTransactionsRequest) -> None:
+    given = {field.name for field, _ in request.ListFields()}
+    for field in sorted(given & {"decided_from", "decided_until", "source"}):
+        raise InvalidArgument("Only with decided: true.", field=field)

@@ -30,6 +30,9 @@ __all__ = ["RetryConfig"]
 
 ResultT = TypeVar("ResultT")
 
+_JITTER = random.SystemRandom()
+"""Its own: the one of the module random belongs to the program, which may have seeded it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryConfig:
@@ -73,13 +76,13 @@ class RetryConfig:
         # Beyond 64 doublings the power may overflow; the maximum is reached long before.
         grown = self.initial_backoff * self.multiplier ** min(failures - 1, 64)
         # Half of it is random: clients that failed together must not retry together.
-        return min(self.maximum_backoff, grown) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+        return min(self.maximum_backoff, grown) * _JITTER.uniform(0.5, 1.0)
 
     def hinted(self, error: BaseException | None) -> float | None:
         """Seconds to wait as the broker requested, with jitter; None without a request."""
         hint = retry_hint(error) if error is not None else None
         # Never before that time: the broker has promised nothing earlier.
-        return None if hint is None else hint * random.uniform(1.0, 1.2)  # noqa: S311
+        return None if hint is None else hint * _JITTER.uniform(1.0, 1.2)
 
     async def run(self, once: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Runs a request until a try succeeds; raises the error of the last one."""

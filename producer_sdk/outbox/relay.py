@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Relay"]
 
 _log = logging.getLogger("halfmq.relay")
+_JITTER = random.SystemRandom()
 
 _CLEAN_EVERY = 5.0
 _CLEAN_ALL_EVERY = 60.0
@@ -384,7 +385,7 @@ class Relay:
     def _backoff(self, failures: int) -> float:
         longest = self._settings.longest_backoff
         grown = min(self._settings.first_backoff * 2.0 ** min(failures - 1, 32), longest)
-        return grown * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+        return grown * _JITTER.uniform(0.5, 1.0)
 
     def _forget(self) -> None:
         """Another relay has the turn: what is under way goes on, and changes nothing here."""

@@ -178,7 +178,8 @@ def test_a_frozen_worker(database: str, tmp_path: Path) -> None:
         frozen = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
         os.kill(frozen, signal.SIGSTOP)
         try:
-            then = Scrape.of(broker.metrics_endpoint)
+            # Metrics are gathered once in half a second: an answer may be from before.
+            then = after(broker, lambda found: value(found, "halfmq_worker_up") == 1, "both answer")
         finally:
             os.kill(frozen, signal.SIGCONT)
     fires(tmp_path, "HalfmqWorkerDown", before, then)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from acceptance.client import PATIENCE, Client, Refusal, message, new_id, unique
 from halfmq.v1 import admin_pb2, consumer_pb2, transaction_pb2
@@ -205,6 +206,9 @@ async def test_operators_requests_that_cannot_be(client: Client) -> None:
     for listing in (
         admin_pb2.ListTransactionsRequest(state=transaction_pb2.TRANSACTION_STATE_COMMITTED, topic="orders"),
         admin_pb2.ListTransactionsRequest(state=transaction_pb2.TRANSACTION_STATE_PARKED, decided=True),
+        admin_pb2.ListTransactionsRequest(decided=True, source=cast("transaction_pb2.VerdictSource.ValueType", -1)),
+        admin_pb2.ListTransactionsRequest(source=transaction_pb2.VERDICT_SOURCE_CHECK),
+        admin_pb2.ListTransactionsRequest(decided_from=Timestamp(seconds=1)),
         admin_pb2.ListTransactionsRequest(page_size=1001),
         admin_pb2.ListTransactionsRequest(page_token="not a token"),
         admin_pb2.ListTransactionsRequest(page_token="zz.zz"),

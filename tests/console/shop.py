@@ -113,6 +113,34 @@ class Shop:
     def visitor(self) -> Visitor:
         return Visitor(self.broker.console_endpoint)
 
+    def park(self, group: str, count: int) -> list[str]:
+        """Parks transactions of a producer group that a test may decide: it shares those in `parked` with others."""
+        with TransactionProducer(self.broker.endpoint, group, Unsure()) as selling:
+            selling.wait_until_registered(PATIENCE)
+            made = _sell(selling, count)
+            await_parked(self.admin, group, count)
+        return made
+
+
+def _sell(selling: TransactionProducer, count: int) -> list[str]:
+    return [
+        selling.send_in_transaction(
+            [
+                Message("orders", f'{{"order": {number}, "note": "{number}"}}', keys=[f"o-{number}"]),
+                Message("invoices", EVIL),
+            ]
+        ).transaction_id
+        for number in range(count)
+    ]
+
+
+def await_parked(admin: Admin, group: str, count: int) -> None:
+    """Waits until so many transactions of a producer group are parked."""
+    until = time.monotonic() + PATIENCE
+    while len(list(admin.list_transactions(state=TransactionState.PARKED, producer_group=group))) < count:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
 
 @contextmanager
 def fill(broker: BrokerProcess) -> Iterator[Shop]:
@@ -127,15 +155,7 @@ def fill(broker: BrokerProcess) -> Iterator[Shop]:
             admin.create_topic(topic, queues=2)
         admin.create_group("billing", max_attempts=1, start="earliest")
         selling.wait_until_registered(PATIENCE)
-        parked = [
-            selling.send_in_transaction(
-                [
-                    Message("orders", f'{{"order": {number}, "note": "{number}"}}', keys=[f"o-{number}"]),
-                    Message("invoices", EVIL),
-                ]
-            ).transaction_id
-            for number in range(6)
-        ]
+        parked = _sell(selling, 6)
         with TransactionProducer(endpoint, "stall") as deciding, deciding.transaction() as tx:
             tx.send("orders", b"\x00\x01\xff binary", tag="committed")
         for number in range(5):
@@ -147,10 +167,8 @@ def fill(broker: BrokerProcess) -> Iterator[Shop]:
             plain = [each for each in got if each.tag == EVIL]
             reading.nack(plain[:4], reason=EVIL)
             reading.ack([plain[4], *(each for each in got if each.tag == "committed")])
+            await_parked(admin, "shop", len(parked))
             until = time.monotonic() + PATIENCE
-            while len(list(admin.list_transactions(state=TransactionState.PARKED))) < len(parked):
-                assert time.monotonic() < until
-                time.sleep(0.1)
             while len(list(admin.list_clients())) < 2:
                 assert time.monotonic() < until
                 time.sleep(0.1)

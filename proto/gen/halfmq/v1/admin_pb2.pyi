@@ -1526,7 +1526,7 @@ class ListTransactionsRequest(_message.Message):
 
     @_builtins.property
     def decided_from(self) -> _timestamp_pb2.Timestamp:
-        """Only those with a verdict from this time on."""
+        """Only those with a verdict from this time on; only with decided ones, as the two below."""
 
     @_builtins.property
     def decided_until(self) -> _timestamp_pb2.Timestamp:
