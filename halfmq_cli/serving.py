@@ -13,7 +13,6 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from broker.app import CLOSING, Broker
-from broker.storage.adapters.store import Store
 from broker.storage.engine.connection import parse_url
 from halfmq_cli.memory import give_back_large_blocks
 
@@ -65,7 +64,7 @@ def run_broker(
     config: BrokerConfig,
     *,
     parent: int | None = None,
-    make_store: type[Store] = Store,
+    make_broker: Callable[..., Broker] = Broker,
     served: Callable[[], None] = _nothing,
 ) -> None:
     """Runs a broker; its address is a line on standard output, followed by those for operators and for metrics.
@@ -73,7 +72,7 @@ def run_broker(
     Args:
         config: the settings.
         parent: for one of several workers, which share the address: a descriptor that is closed when the parent ends.
-        make_store: the storage's class.
+        make_broker: the broker's class.
         served: called once it serves; what is wrong with its start is told before, in one line.
 
     Raises:
@@ -86,7 +85,7 @@ def run_broker(
     # new objects.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    asyncio.run(_serve(Broker(config, shares_port=parent is not None, make_store=make_store), parent, served))
+    asyncio.run(_serve(make_broker(config, shares_port=parent is not None), parent, served))
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState
@@ -69,7 +71,7 @@ def main() -> None:
     """Runs it as `halfmq serve` runs a broker, for RocketMQ's clients, too."""
     config = BrokerConfig(database=os.environ["HALFMQ_DATABASE"], listen="127.0.0.1:0", auto_create=True, rocketmq=True)
     logs.set_up(config.log_format, "warning")
-    run_broker(config, make_store=NoStorage)
+    run_broker(config, make_broker=partial(Broker, make_store=NoStorage))
 
 
 if __name__ == "__main__":

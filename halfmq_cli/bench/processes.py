@@ -17,12 +17,12 @@ from halfmq_cli.children import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from signal import Signals
 
 START_TIMEOUT = 30
 
 HALFMQ = [sys.executable, "-m", "halfmq_cli"]
 _CLIENT = [sys.executable, "-m", "halfmq_cli.bench.clients"]
-_NO_STORAGE = [sys.executable, "-m", "halfmq_cli.bench.no_storage"]
 _SERVE = ["--listen", "127.0.0.1:0", "--auto-create", "--log-level", "warning"]
 
 
@@ -43,9 +43,11 @@ def _children_of(pid: int) -> list[int]:
 class BrokerProcess:
     """A broker on a database; a context manager."""
 
-    def __init__(self, url: str, *options: str, stores: bool = True) -> None:
-        """Takes the database, further options of the command, and whether messages are stored there."""
-        self._command = [*HALFMQ, "serve", *_SERVE, *options] if stores else _NO_STORAGE
+    def __init__(self, url: str, *options: str, variant: str = "") -> None:
+        """Takes the database, further options of the command, and a module of this package to run in its place."""
+        self._command = [*HALFMQ, "serve", *_SERVE, *options]
+        if variant:
+            self._command = [sys.executable, "-m", f"halfmq_cli.bench.{variant}"]
         self._environment = environment(HALFMQ_DATABASE=url)
         self.endpoint = self.console_endpoint = ""
         self._has_console = any(option.startswith("--console-listen") for option in options)
@@ -69,6 +71,10 @@ class BrokerProcess:
         """Stops it."""
         self._process.terminate()
         self._process.wait(START_TIMEOUT)
+
+    def tell(self, number: Signals) -> None:
+        """Sends a signal."""
+        self._process.send_signal(number)
 
     def cpu_seconds(self) -> float:
         """Processor time that it used so far, with its workers."""

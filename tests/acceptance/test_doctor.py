@@ -57,7 +57,7 @@ def test_an_installation_with_nothing_wrong(own: BrokerProcess, kind: AnyKind) -
     assert (done.returncode, done.stdout, done.stderr) == (OK, f"{checks} of {checks} checks passed\n", "")
     told = doctor(own.database, "--endpoint", own.endpoint, "--verbose")
     assert f"OK endpoints: {own.endpoint} answers and serves.\n" in told.stdout
-    assert f"OK tables: {len(metadata.tables)} tables of version" in told.stdout
+    assert f"OK tables: {len(metadata.tables)} tables and 3 views of version" in told.stdout
     assert told.returncode == OK
 
 

@@ -16,6 +16,7 @@ from broker.storage.diagnosis.inspection.base import PRIMARY
 from broker.storage.diagnosis.plans import hot_statements
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate, newest
+from broker.storage.migrations.views import create_views
 from conformance.diagnosing import findings, named, one, results
 from conformance.world import PREFIXES, START
 from support.databases import create_database, drop_database, server_url
@@ -102,6 +103,20 @@ def test_an_index_that_is_not_of_halfmq(database: Database) -> None:
 def test_a_table_that_was_dropped(database: Database) -> None:
     run(database, "DROP TABLE dedup_key")
     one(findings(database, "tables"), CRITICAL, f"there is no table {table(database, 'dedup_key')}", "from a backup")
+
+
+def test_a_view_that_was_dropped(database: Database) -> None:
+    view = f"{database.names.prefix}halfmq_parked"
+    run(database, f"DROP VIEW {view}")
+    one(findings(database, "tables"), WARNING, f"there is no view {view}", "halfmq migrate --views")
+    create_views(database)
+    assert findings(database, "tables") == []
+
+
+def test_a_table_in_the_place_of_a_view(database: Database) -> None:
+    view = f"{database.names.prefix}halfmq_lag"
+    run(database, f"DROP VIEW {view}", f"CREATE TABLE {view} (id INTEGER)")
+    one(findings(database, "tables"), WARNING, f"there is no view {view}")
 
 
 def test_a_column_of_another_type(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Tables, columns and indexes: compared with what they must be."""
+"""Tables, columns, indexes and views: compared with what they must be."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis.inspection.base import PRIMARY, StoredIndex
 from broker.storage.migrations import newest
+from broker.storage.migrations.views import VIEWS
 from broker.storage.tables.schema import metadata
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def tables(subject: Subject) -> list[Finding]:
         findings += _engine(name, stored[name])
         findings += _columns(subject, name, table, stored[name])
         findings += _indexes(subject, name, table, stored[name])
-    count = len(metadata.tables)
-    return findings or [Finding(NAME, Severity.OK, f"{count} tables of version {version} are as they must be")]
+    findings += _views(subject)
+    count = f"{len(metadata.tables)} tables and {len(VIEWS)} views"
+    return findings or [Finding(NAME, Severity.OK, f"{count} of version {version} are as they must be")]
 
 
 def _other_version(subject: Subject, version: str | None) -> Finding:
@@ -54,6 +56,16 @@ def _other_version(subject: Subject, version: str | None) -> Finding:
         f"the tables are at version {version}, and this program's are at {newest()}",
         "run `halfmq migrate`" if older else "use the version of halfmq that the brokers have",
     )
+
+
+def _views(subject: Subject) -> Iterator[Finding]:
+    names = [subject.database.names.prefix + name for name in VIEWS]
+    there = subject.inspection.views(subject.session, names)
+    for name in names:
+        if name not in there:
+            # The servers show no view to who may not read it.
+            found = f"there is no view {name}, or this user may not read it: only people and tools with SQL need it"
+            yield Finding(NAME, Severity.WARNING, found, "run `halfmq migrate --views`, or grant SELECT on it")
 
 
 def _engine(name: str, stored: StoredTable) -> list[Finding]:

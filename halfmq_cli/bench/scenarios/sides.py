@@ -38,7 +38,9 @@ class Side:
 
     Attributes:
         options: further ones of `halfmq serve`.
+        variant: the module of halfmq_cli.bench that is run in its place, if any.
         token: what the clients show; empty: nothing.
+        broker: the one that was started last.
     """
 
     def __init__(self, url: str, opened: Database, messages: int, load: dict[str, int], sdk_in_flight: int) -> None:
@@ -54,6 +56,7 @@ class Side:
         self._url, self._opened, self._messages = url, opened, messages
         self._load, self._sdk_in_flight = load, sdk_in_flight
         self.options: list[str] = []
+        self.variant = ""
         self.token = ""
         self._sent: list[range] = []
         self._groups = itertools.count()
@@ -63,15 +66,15 @@ class Side:
 
     def start(self, stack: ExitStack, first: int) -> None:
         """Starts a broker and its clients, whose messages have numbers from `first` on, and warms them up."""
-        self._broker = stack.enter_context(BrokerProcess(self._url, *self.options))
+        self.broker = stack.enter_context(BrokerProcess(self._url, *self.options, variant=self.variant))
         shows = {"token": self.token}
         self._unary = stack.enter_context(
-            Client("unary producer", self._broker.endpoint, **self._load, **shows, first=first)
+            Client("unary producer", self.broker.endpoint, **self._load, **shows, first=first)
         )
         sdk = {**self._load, "in_flight": self._sdk_in_flight, "first": NUMBERS + first}
-        self._producer = stack.enter_context(Client("producer", self._broker.endpoint, **sdk, **shows))
+        self._producer = stack.enter_context(Client("producer", self.broker.endpoint, **sdk, **shows))
         self._consumer = stack.enter_context(
-            Client("draining consumer", self._broker.endpoint, consumers=1, prefetch=4 * RECEIVE, **shows)
+            Client("draining consumer", self.broker.endpoint, consumers=1, prefetch=4 * RECEIVE, **shows)
         )
         self._next = {SEND: first, SDK_SEND: NUMBERS + first}
         for what in CALLS:
@@ -79,7 +82,7 @@ class Side:
 
     def measure(self, what: str, seconds: float) -> Round:
         """Measures calls of one kind for so many seconds; consumers for a number of messages."""
-        before = self._broker.cpu_seconds()
+        before = self.broker.cpu_seconds()
         if what == CONSUME:
             done, taken, client_cpu = self._drain()
         elif what == SDK_SEND:
@@ -90,7 +93,7 @@ class Side:
             answer = self._unary.ask(["halfmq", "send" if what == SEND else "transaction", seconds])
             done, taken, client_cpu = answer["done"], answer["seconds"], answer["cpu_s"]
             self._note(SEND, done)
-        return Round(done, taken, self._broker.cpu_seconds() - before, client_cpu)
+        return Round(done, taken, self.broker.cpu_seconds() - before, client_cpu)
 
     def _note(self, of: str, done: int) -> None:
         self._sent.append(range(self._next[of], self._next[of] + done))

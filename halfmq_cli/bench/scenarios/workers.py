@@ -76,7 +76,7 @@ def _without_storage(
         brokers, clients = [], []
         for core, url in zip(cores, urls, strict=False):
             with on_core(core):
-                brokers.append(stack.enter_context(BrokerProcess(url, stores=False)))
+                brokers.append(stack.enter_context(BrokerProcess(url, variant="no_storage")))
                 clients.append(
                     stack.enter_context(
                         Client("unary producer", brokers[-1].endpoint, in_flight=max(1, in_flight // count), size=size)

@@ -92,6 +92,10 @@ class Inspection(ABC):
     def tables(self, session: Session, names: Sequence[str]) -> dict[str, StoredTable]:
         """The existing ones of these tables, by name."""
 
+    @abstractmethod
+    def views(self, session: Session, names: Sequence[str]) -> set[str]:
+        """The existing ones of these views."""
+
     def is_denied(self, error: BaseException) -> bool:
         """Whether the database user may not do something."""
         del error

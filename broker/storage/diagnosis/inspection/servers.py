@@ -157,6 +157,14 @@ class ServerInspection(Inspection):
             found = session.fetch_in(query, sorted(set(ids)))
         return {int(own): OpenSession(user or "", host or "", database or "") for own, user, host, database in found}
 
+    def views(self, session: Session, names: Sequence[str]) -> set[str]:
+        """By the information schema."""
+        where = _WHERE.format(marks(names))
+        return {
+            str(row[0])
+            for row in session.fetch(f"SELECT table_name FROM information_schema.views WHERE {where}", names)
+        }
+
     def tables(self, session: Session, names: Sequence[str]) -> dict[str, StoredTable]:
         """By the information schema."""
         where = _WHERE.format(marks(names))

@@ -77,6 +77,11 @@ class SQLiteInspection(Inspection):
                     table.indexes[index] = StoredIndex(columns, bool(unique))
         return found
 
+    def views(self, session: Session, names: Sequence[str]) -> set[str]:
+        """By the schema's table."""
+        there = {row[0] for row in session.fetch("SELECT name FROM sqlite_master WHERE type = 'view'")}
+        return there & set(names)
+
     def plan(self, session: Session, sql: str, values: Row) -> list[PlanStep]:
         """By EXPLAIN QUERY PLAN."""
         steps = []
