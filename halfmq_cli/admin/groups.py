@@ -15,7 +15,7 @@ from halfmq_cli.admin.ending import wrong
 from halfmq_cli.admin.output import Column, Listing, Page
 from halfmq_cli.admin.plain import counted, iso, short, time_of
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
-from halfmq_cli.admin.values import choice_of, filter_of, limit_of, place_of, span_of
+from halfmq_cli.admin.values import choice_of, filter_of, is_named, limit_of, place_of, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,9 +84,18 @@ LAG: list[Column[GroupLag]] = [
 
 
 @command(watches=True)
-def list_groups(session: Session) -> None:
+def list_groups(
+    session: Session,
+    name: Annotated[str | None, typer.Option(help="Only those of such a name: 'billing-*'.")] = None,
+    limit: Annotated[int, typer.Option(help="Groups at most; 0: all.")] = 0,
+) -> None:
     """List consumer groups with their settings."""
-    session.show(Listing(COLUMNS, session.admin.list_groups, "there are no consumer groups"))
+
+    def find() -> Iterable[GroupInfo]:
+        return (each for each in session.admin.list_groups() if is_named(each.name, name))
+
+    nothing = "there are no consumer groups" if name is None else "no consumer group matches"
+    session.show(Listing(COLUMNS, find, nothing, limit=limit_of("--limit", limit)))
 
 
 @command()

@@ -14,9 +14,11 @@ from halfmq_cli.admin.completing import complete_topic
 from halfmq_cli.admin.output import Column, Listing, Page
 from halfmq_cli.admin.plain import size, time_of
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
-from halfmq_cli.admin.values import choice_of, size_of, span_of
+from halfmq_cli.admin.values import choice_of, is_named, limit_of, size_of, span_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from client_core.admin import QueueInfo, TopicInfo
 
 Topic: TypeAlias = Annotated[str, typer.Argument(help="Its name.", autocompletion=complete_topic)]
@@ -58,17 +60,18 @@ QUEUES: list[Column[QueueInfo]] = [
 def list_topics(
     session: Session,
     dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Those of dead letters, too.")] = False,
+    name: Annotated[str | None, typer.Option(help="Only those of such a name: 'orders-*'.")] = None,
+    limit: Annotated[int, typer.Option(help="Topics at most; 0: all.")] = 0,
 ) -> None:
     """List topics with their settings."""
-    session.show(
-        Listing(
-            columns(),
-            lambda: (
-                each for each in session.admin.list_topics() if dead_letters or not each.name.startswith(DEAD_LETTERS)
-            ),
-            "there are no topics; `halfmq admin topic create` makes one",
-        )
-    )
+
+    def find() -> Iterable[TopicInfo]:
+        for each in session.admin.list_topics():
+            if (dead_letters or not each.name.startswith(DEAD_LETTERS)) and is_named(each.name, name):
+                yield each
+
+    nothing = "there are no topics; `halfmq admin topic create` makes one" if name is None else "no topic matches"
+    session.show(Listing(columns(), find, nothing, limit=limit_of("--limit", limit)))
 
 
 @command()

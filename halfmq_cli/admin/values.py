@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
 from client_core.filters import SqlFilter, TagFilter
@@ -102,6 +103,11 @@ def pairs_of(option: str, texts: Sequence[str] | None) -> dict[str, str]:
             wrong(option, f"is NAME=VALUE, not {text!r}")
         found[name] = value
     return found
+
+
+def is_named(name: str, pattern: str | None) -> bool:
+    """Whether a name matches a pattern with * and ?; every one does if there is none."""
+    return pattern is None or fnmatchcase(name, pattern)
 
 
 def limit_of(option: str, number: int) -> int | None:

@@ -90,6 +90,19 @@ def test_a_topic_is_created_changed_shown_and_deleted(admin: AdminCommand) -> No
     admin.done("topic", "delete", "t-life", "--yes", "--missing-ok")
 
 
+def test_lists_of_topics_and_groups_are_cut_and_chosen_by_name(admin: AdminCommand) -> None:
+    for noun in ("topic", "group"):
+        for number in range(3):
+            admin.done(noun, "create", f"chosen-{number}")
+        assert [each["name"] for each in admin.found(noun, "list", "--name", "chosen-[12]")] == ["chosen-1", "chosen-2"]
+        cut = admin.done(noun, "list", "--name", "chosen-*", "--limit", 2)
+        assert [line.split()[0] for line in cut.lines[1:]] == ["chosen-0", "chosen-1"]
+        assert "there are more" in cut.errors
+        none = admin.done(noun, "list", "--name", "elsewhere*")
+        assert none.output == ""
+        assert "matches" in none.errors
+
+
 def test_a_group_is_created_changed_paused_moved_and_deleted(broker: BrokerProcess, admin: AdminCommand) -> None:
     admin.done("topic", "create", "g-life", "--queues", 1)
     (made,) = admin.found(

@@ -93,6 +93,16 @@ def test_what_cannot_be_undone_is_asked_on_a_terminal(admin: AdminCommand, answe
     assert ("deleted topic doomed" if status == 0 else "given up; nothing was changed") in terminal.text
 
 
+def test_ctrl_c_at_a_question_changes_nothing(admin: AdminCommand) -> None:
+    admin.done("topic", "create", "kept", "--exist-ok")
+    with admin.on_terminal("topic", "delete", "kept") as terminal:
+        terminal.await_text("delete topic kept and all of its messages? [y/N]")
+        terminal.interrupt()
+        assert terminal.end() == 130
+    assert "Traceback" not in terminal.text
+    assert "kept" in {each["name"] for each in admin.found("topic", "list")}
+
+
 def test_a_filter_is_shown_and_asked_for_on_a_terminal(admin: AdminCommand) -> None:
     for _ in range(2):
         admin.done("message", "send", "orders", "--body", "x", "--half", "g-asked")
