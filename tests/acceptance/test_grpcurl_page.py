@@ -54,6 +54,24 @@ def test_the_page_has_every_call_of_every_service() -> None:
     assert used == {f"{service.name}/{method.name}" for service in services for method in service.methods}
 
 
+def test_the_page_has_every_field_of_what_operators_ask() -> None:
+    lines = "".join(block.command for block in BLOCKS).splitlines()
+    services = [
+        import_module(f"halfmq.v1.{name}_pb2").DESCRIPTOR.services_by_name[service]
+        for name, service in (("admin", "AdminService"), ("query", "QueryService"))
+    ]
+    used: dict[str, set[str]] = {}
+    for service in services:
+        for method in service.methods:
+            call = f"{service.name}/{method.name}"
+            asked = [line for line in lines if call in line]
+            used[call] = {name for line in asked for name in re.findall(r'"(\w+)":', line)}
+            # Pages are shown once. A broker's id is not known before.
+            missing = {field.name for field in method.input_type.fields} - used[call] - {"page_token", "broker_id"}
+            assert missing == set(), call
+    assert "page_token" in used["AdminService/ListTopics"]
+
+
 def test_the_contents_name_every_task_and_its_calls() -> None:
     text = PAGE.read_text(encoding="utf-8")
     contents, _, body = text.partition("\n## Contents\n")[2].partition("\n## ")
