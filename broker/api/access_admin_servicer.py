@@ -25,7 +25,7 @@ class AccessAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: access_pb2.GrantAccessRequest, context: _Context
     ) -> access_pb2.GrantAccessResponse:
         """Adds a rule."""
-        granted = await self._access.grant(access.rule_in(request.rule), CALLER.get().name)
+        granted = await self._access.grant(access.rule_in(request.rule), CALLER.get().name, replace=request.replace)
         return access_pb2.GrantAccessResponse(rule=access.rule_out(granted))
 
     async def RevokeAccess(

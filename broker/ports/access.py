@@ -44,8 +44,8 @@ class RuleStore(Protocol):
         """All rules."""
         ...
 
-    async def grant(self, rule: Rule, made_by: str) -> StoredRule:
-        """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+    async def grant(self, rule: Rule, made_by: str, *, replace: bool = False) -> StoredRule:
+        """Adds a rule; one that is the same but for its actions gets these, too, or with `replace` only these."""
         ...
 
     async def revoke(self, rule_ids: Sequence[int]) -> list[StoredRule]:

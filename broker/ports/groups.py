@@ -20,7 +20,9 @@ class DeadLetterSearch:
     """Selects dead letters of a group: from an offset on, those that match a filter, or at some offsets.
 
     Attributes:
-        until: where a redrive stops, because later ones were not evaluated.
+        until: where a step of a redrive stops, because later ones were not evaluated.
+        end: only those below this offset; None: that are there.
+        topic_id: only those of this topic, as another one may have its name by now; None: of that which has it.
         may_republish: the topics, by name, that copies may be appended to; None: all.
     """
 
@@ -31,6 +33,8 @@ class DeadLetterSearch:
     limit: int = 100
     max_bytes: int = 4 * 1024 * 1024
     until: int | None = None
+    end: int | None = None
+    topic_id: int | None = None
     may_republish: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
 
 
@@ -45,15 +49,22 @@ class FoundDeadLetter:
 
 @dataclass(slots=True)
 class DeadLetterPage:
-    """Some dead letters, and the offset to continue from; None at the end."""
+    """Some dead letters, and the offset of their topic to continue from; None at the end."""
 
     entries: list[FoundDeadLetter]
     following: int | None
+    topic_id: int
 
 
 @dataclass(slots=True)
 class Redriven:
-    """Progress of a redrive: see RedriveDeadLettersResponse; `following` is where to continue, None at the end."""
+    """Progress of a redrive: see RedriveDeadLettersResponse.
+
+    Attributes:
+        following: where to continue; None: this was the last step.
+        end: the end of the topic when the redrive began.
+        topic_id: the topic.
+    """
 
     examined: int = 0
     redriven: int = 0
@@ -61,6 +72,8 @@ class Redriven:
     left: int = 0
     total: int = 0
     following: int | None = None
+    end: int = 0
+    topic_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

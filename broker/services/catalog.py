@@ -106,11 +106,7 @@ class Catalog:
             except AlreadyExists:
                 topic = await self._topics.find_topic(name)
         if topic is None:
-            raise NotFound(
-                f"There is no topic {name!r}; create it with `halfmq admin topic create {quote(name)}`.",
-                reason="TOPIC_NOT_FOUND",
-                field=field,
-            )
+            raise _no_topic(name, field)
         return topic
 
     async def same_topic(self, name: str, identity: str) -> Topic:
@@ -128,25 +124,21 @@ class Catalog:
             # The cached one may be outdated.
             known = await self.current_topic(name)
         if known.identity != identity:
-            raise Refused(
-                f"The topic {name!r} was deleted and created again: its offsets are those of other messages now."
-                " Begin with the new one where that is what you want.",
-                reason="TOPIC_REPLACED",
-                field="topic_id",
-            )
+            raise topic_replaced(name, "topic_id")
         return known
 
-    async def current_topic(self, name: str) -> Topic:
-        """A topic, read from the database.
+    async def current_topic(self, name: str, field: str = "topic") -> Topic:
+        """A topic, read from the database, and never created.
 
         Raises:
+            InvalidArgument: the name is not allowed.
             NotFound: there is none.
         """
         self._topics.forget_topics([name])
         topic = await self._topics.find_topic(name)
         if topic is None:
-            check_topic_name(name)
-            raise NotFound(f"There is no topic {name!r}.", reason="TOPIC_NOT_FOUND", field="topic")
+            check_topic_name(name, field)
+            raise _no_topic(name, field)
         return topic
 
     async def group(self, name: str, field: str = "consumer_group") -> ConsumerGroup:
@@ -171,11 +163,7 @@ class Catalog:
                 self._creations.not_made(CALLER.get().name)
                 raise
         if group is None:
-            raise NotFound(
-                f"There is no consumer group {name!r}; create it with `halfmq admin group create {quote(name)}`.",
-                reason="GROUP_NOT_FOUND",
-                field=field,
-            )
+            raise _no_group(name, field)
         self.numbered_groups.note(group.group_id, name)
         now = time.monotonic()
         if len(self._cached_groups) >= MOST_CACHED:
@@ -184,7 +172,7 @@ class Catalog:
         return group
 
     async def current_group(self, name: str, field: str = "group") -> ConsumerGroup:
-        """A consumer group, read from the database.
+        """A consumer group, read from the database, and never created.
 
         Raises:
             InvalidArgument: the name is not allowed.
@@ -194,7 +182,7 @@ class Catalog:
         self.forget(name, ())
         group = await self._groups.find_group(name)
         if group is None:
-            raise NotFound(f"There is no consumer group {name!r}.", reason="GROUP_NOT_FOUND", field=field)
+            raise _no_group(name, field)
         return group
 
     def forget(self, group: str, topics: Sequence[str]) -> None:
@@ -276,3 +264,29 @@ class Catalog:
         group = await self._groups.create_group(name, settings, dead_letters, most=most)
         self._cached_groups.pop(name, None)
         return group
+
+
+def topic_replaced(name: str, field: str) -> Refused:
+    """The refusal of offsets of a topic whose name is another one's now."""
+    return Refused(
+        f"The topic {name!r} was deleted and created again: its offsets are those of other messages now."
+        " Begin with the new one where that is what you want.",
+        reason="TOPIC_REPLACED",
+        field=field,
+    )
+
+
+def _no_topic(name: str, field: str) -> NotFound:
+    return NotFound(
+        f"There is no topic {name!r}; create it with `halfmq admin topic create {quote(name)}`.",
+        reason="TOPIC_NOT_FOUND",
+        field=field,
+    )
+
+
+def _no_group(name: str, field: str) -> NotFound:
+    return NotFound(
+        f"There is no consumer group {name!r}; create it with `halfmq admin group create {quote(name)}`.",
+        reason="GROUP_NOT_FOUND",
+        field=field,
+    )

@@ -55,26 +55,29 @@ async def page_of_names(
     return seen[:size], seen[size - 1].name if len(seen) > size else ""
 
 
-def message_token(following: tuple[int, int] | None) -> str:
-    """The token of a page of messages: number of the queue, and offset; empty if there is no further page."""
-    return "" if following is None else f"{following[0]:x}.{following[1]:x}"
+def message_token(topic_id: int, following: tuple[int, int] | None) -> str:
+    """The token of a page of messages: the topic, number of the queue, and offset; empty if there is no further page.
+
+    The topic, because another one may have its name by then.
+    """
+    return "" if following is None else f"{topic_id:x}.{following[0]:x}.{following[1]:x}"
 
 
-def parse_message_token(token: str) -> tuple[int, int]:
-    """Number of the queue and offset at which a page of messages begins.
+def parse_message_token(token: str) -> tuple[int | None, tuple[int, int]]:
+    """The topic of a page of messages (None: the first page), number of the queue and offset at which it begins.
 
     Raises:
         InvalidArgument: it is no such token.
     """
     if not token:
-        return 0, 0
+        return None, (0, 0)
     try:
-        queue_no, offset = (int(part, 16) for part in _bounded(token).split("."))
-        if not (0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
+        topic_id, queue_no, offset = (int(part, 16) for part in _bounded(token).split("."))
+        if not (0 <= topic_id < 1 << 62 and 0 <= queue_no < 1 << 31 and 0 <= offset < 1 << 62):
             raise ValueError(token)
     except ValueError:
         raise _invalid() from None
-    return queue_no, offset
+    return topic_id, (queue_no, offset)
 
 
 def transaction_token(transaction_id: bytes) -> str:

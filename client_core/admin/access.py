@@ -183,6 +183,7 @@ class AsyncAccess(AsyncInspection):
         *,
         deny: bool = False,
         sources: Sequence[str] = (),
+        replace: bool = False,
     ) -> AccessRule:
         """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both.
 
@@ -193,12 +194,13 @@ class AsyncAccess(AsyncInspection):
             pattern: Its name, the beginning of one with ``*`` behind it, or ``*``.
             deny: Deny instead of allowing.
             sources: Networks that the call has to come from, such as ``10.1.0.0/16``; empty: any.
+            replace: Leave such a rule only these actions, at once.
 
         Returns:
             The rule as it is now; all brokers know it within a second.
         """
         rule = pb.AccessRule(subject=subject, actions=actions, kind=kind, pattern=pattern, deny=deny, sources=sources)
-        request = pb.GrantAccessRequest(rule=rule)
+        request = pb.GrantAccessRequest(rule=rule, replace=replace)
         return AccessRule.of((await self._link.call(lambda broker: broker.admin.GrantAccess, request)).rule)
 
     async def revoke_access(self, rule_ids: Sequence[int]) -> list[AccessRule]:

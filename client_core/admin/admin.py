@@ -302,6 +302,7 @@ class Admin(Operations):
         *,
         deny: bool = False,
         sources: Sequence[str] = (),
+        replace: bool = False,
     ) -> AccessRule:
         """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both.
 
@@ -312,11 +313,13 @@ class Admin(Operations):
             pattern: Its name, the beginning of one with ``*`` behind it, or ``*``.
             deny: Deny instead of allowing.
             sources: Networks that the call has to come from, such as ``10.1.0.0/16``; empty: any.
+            replace: Leave such a rule only these actions, at once.
 
         Returns:
             The rule as it is now; all brokers know it within a second.
         """
-        return self._runner.run(self._core.grant_access(subject, actions, kind, pattern, deny=deny, sources=sources))
+        granting = self._core.grant_access(subject, actions, kind, pattern, deny=deny, sources=sources, replace=replace)
+        return self._runner.run(granting)
 
     def revoke_access(self, rule_ids: Sequence[int]) -> list[AccessRule]:
         """Removes rules by their numbers; returns those that were there."""

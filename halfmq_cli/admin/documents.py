@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LARGEST = 16 << 20
+_MOST_PLACES = 500_000
+"""Parts of a document at most: aliases make many of a few."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ def read_document(file: Path) -> ReadDocument:
         raise Ended(USAGE, f"{name}{where}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise Ended(USAGE, f"{name}: is no YAML: {error}") from None
+    except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
+        # By PyYAML: such as the 30th of February, a number of 5000 digits, or a tag without a value.
+        raise Ended(USAGE, f"{name}: has a value that YAML cannot read: {error}") from None
     except RecursionError:
         raise Ended(USAGE, f"{name}: is nested too deeply") from None
     return ReadDocument(name, content, places)
@@ -80,6 +85,8 @@ def read_document(file: Path) -> ReadDocument:
 
 def _walk(name: str, node: yaml.Node, path: str, places: dict[str, tuple[int, int]]) -> None:
     """Notes the place of each part, and refuses keys that are there twice, of which YAML would take the last one."""
+    if len(places) > _MOST_PLACES:
+        raise Ended(USAGE, f"{name}: has more than {_MOST_PLACES} parts")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             below = f"{path}.{key.value}" if path else str(key.value)

@@ -152,7 +152,9 @@ def _matching(
             resolution, reason, **selection.filters, older_than=selection.older_than, dry_run=True
         )
     )
-    found, examples = looked[-1], looked[0].examples
+    found = looked[-1]
+    # In the first step that finds any, which need not be the first one.
+    examples = [example for each in looked for example in each.examples]
     if session.output.as_json and dry_run:
         session.output.json({"matched": found.matched, "as_of": found.as_of, "examples": examples})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,6 +63,9 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
+_LAUGHS = "".join(f"{name}: &{name} [" + ",".join([f"*{below}"] * 9) + "]\n" for below, name in pairwise("abcdefgh"))
+
+
 def test_a_file_is_applied_once_and_exported_as_it_is(brokers: list[AdminCommand], tmp_path: Path) -> None:
     one, other = brokers
     file = written(tmp_path, FILE)
@@ -119,6 +123,26 @@ def test_what_is_deleted_is_shown_and_asked_for(brokers: list[AdminCommand], tmp
     assert rule["actions"] == ["LIST"]
 
 
+def test_what_somebody_else_has_done_meanwhile_is_no_obstacle(shared: AdminCommand) -> None:
+    with Admin(shared.variables["HALFMQ_ENDPOINT"]) as admin:
+        admin.create_topic("gone")
+        document = admin.export_configuration(rights=False)
+        document["topics"] |= {"overtaken": {"queues": 3, "retention": "1h"}, "behind": {}}
+        document["groups"]["overtaken"] = {"max_attempts": 3}
+        del document["topics"]["gone"]
+        changes = admin.plan_configuration(document, prune=True)
+        admin.create_topic("overtaken", queues=1)
+        admin.create_group("overtaken")
+        admin.delete_topic("gone")
+        assert list(admin.apply_changes(changes)) == changes
+        assert admin.get_topic("overtaken").queues == 3
+        assert admin.get_group("overtaken").max_attempts == 3
+        assert admin.apply_configuration(document, prune=True) == []
+        for topic in ("overtaken", "behind"):
+            admin.delete_topic(topic)
+        admin.delete_group("overtaken")
+
+
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
@@ -135,6 +159,10 @@ def test_what_is_deleted_is_shown_and_asked_for(brokers: list[AdminCommand], tmp
         ("queues: {}\n", "1:1", ("topics, groups, rules, quotas",)),
         ("topics: {a: , a: }\n", "1:15", ("topics.a", "twice")),
         ("topics: {\n", "3:1", ()),
+        ("groups: {new: {start: 2026-02-30T00:00:00Z}}\n", "", ("cannot read", "day")),
+        ("topics: {a: {queues: " + "7" * 5000 + "}}\n", "", ("cannot read",)),
+        ("topics: {a: {queues: !!int ''}}\n", "", ("cannot read",)),
+        ("a: &a [1,1,1,1,1,1,1,1,1]\n" + _LAUGHS, "", ("more than",)),
     ],
     ids=lambda part: part.replace("\n", " ")[:40] if isinstance(part, str) else "",
 )
@@ -145,7 +173,7 @@ def test_what_cannot_be_is_refused_at_its_place_before_anything_is_changed(
     # What could be done comes first, and is not done either.
     first = "quotas: {acme: {topics: 1}}\n" if not text.startswith("quotas") else ""
     file = written(tmp_path, text + first)
-    shared("apply", file).refused(2, f"{file}:{place}: ", *words)
+    shared("apply", file).refused(2, f"{file}:{place}: " if place else f"{file}: ", *words)
     assert shared.done("config", "export").output == before
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from acceptance.client import Client, Refusal, message, unique
-from halfmq.v1 import admin_pb2, producer_pb2
+from halfmq.v1 import admin_pb2, producer_pb2, query_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from support.brokers import BrokerProcess
     from support.databases import Kind
     from support.shared_brokers import Brokers
+
+EARLY = Timestamp(seconds=1)
 
 
 @pytest.fixture
@@ -111,3 +114,47 @@ async def test_a_topic_is_the_new_one(two: tuple[Client, Client]) -> None:
     await _delete_topic(first, topic)
     await _make_topic(first, topic)
     await _delete_topic(second, topic)
+
+
+async def test_a_page_of_messages_is_of_the_topic_of_the_page_before(two: tuple[Client, Client]) -> None:
+    first, second = two
+    topic = unique("orders")
+    await _make_topic(first, topic)
+    for number in range(4):
+        await first.send(topic, f"old {number}")
+    page = await first.call(
+        first.query.FindMessages, query_pb2.FindMessagesRequest(topic=topic, **{"from": EARLY}, page_size=2)
+    )
+    assert page.next_page_token
+    await _delete_topic(second, topic)
+    await _make_topic(second, topic)
+    await second.send(topic, "new")
+    following = query_pb2.FindMessagesRequest(topic=topic, **{"from": EARLY}, page_token=page.next_page_token)
+    with pytest.raises(Refusal) as error:
+        await first.call(first.query.FindMessages, following)
+    assert error.value.reason == "TOPIC_REPLACED"
+    whole = await first.call(first.query.FindMessages, query_pb2.FindMessagesRequest(topic=topic, **{"from": EARLY}))
+    assert [each.body for each in whole.messages] == [b"new"]
+
+
+async def test_looking_creates_nothing(
+    server_kind: Kind, brokers: Brokers, new_broker: Callable[..., BrokerProcess], connect: Callable[..., Client]
+) -> None:
+    client = connect(new_broker(brokers.database(server_kind), auto_create=True))
+    typo = unique("typo")
+    group = await client.make_group()
+    calls: list[tuple[Any, Any]] = [
+        (client.query.FindMessages, query_pb2.FindMessagesRequest(topic=typo, key="k")),
+        (client.admin.DescribeTopic, admin_pb2.DescribeTopicRequest(topic=typo)),
+        (client.admin.ListTransactions, admin_pb2.ListTransactionsRequest(topic=typo)),
+        (client.admin.ListGroupLag, admin_pb2.ListGroupLagRequest(topic=typo)),
+        (client.admin.DescribeGroup, admin_pb2.DescribeGroupRequest(group=typo)),
+        (client.admin.SeekGroup, admin_pb2.SeekGroupRequest(group=group, topic=typo, to={"boundary": 1})),
+    ]
+    for call, request in calls:
+        with pytest.raises(Refusal) as error:
+            await client.call(call, request)
+        assert error.value.code is grpc.StatusCode.NOT_FOUND, request
+    assert typo not in [
+        each.name for each in (await client.call(client.admin.ListTopics, admin_pb2.ListTopicsRequest())).topics
+    ]

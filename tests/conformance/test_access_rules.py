@@ -37,6 +37,17 @@ async def test_the_same_rule_with_other_actions_is_one(store: Store) -> None:
     assert await store.access_rules() == [both, denied, near]
 
 
+async def test_the_actions_of_a_rule_are_replaced_at_once(store: Store) -> None:
+    denying = rule_of("user:alice", "topic", "orders", ["produce", "consume"], allow=False)
+    await store.grant(denying, "root")
+    other = await store.grant(rule_of("user:alice", "topic", "refunds", ["produce"], allow=False), "root")
+    less = await store.grant(rule_of("user:alice", "topic", "orders", ["produce"], allow=False), "other", replace=True)
+    assert less.rule.actions == Action.PUB
+    assert await store.access_rules() == [other, less]
+    new = await store.grant(rule_of("user:bob", "topic", "orders", ["produce"]), "root", replace=True)
+    assert await store.access_rules() == [other, less, new]
+
+
 async def test_every_change_is_told_by_the_state(store: Store) -> None:
     states = [await store.rules_state()]
     made = []

@@ -10,7 +10,7 @@ from broker.domain.dead_letter import Origin
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.errors import NotFound
+from broker.errors import NotFound, Refused
 from broker.ports.delivery import JoinWork
 from broker.ports.groups import DeadLetterSearch, Redriven
 from broker.ports.log import SendWork
@@ -72,6 +72,22 @@ async def test_what_fails_again_can_go_back_again(store: Store, topic: Topic, ti
     assert [each.redriven_at is None for each in page.entries] == [False, False, False, True]
     assert [each.origin.reason for each in page.entries if each.origin] == ["no a1", "still 1", "still 2", "still 3"]
     assert set(page.entries[-1].message.properties) == set(page.entries[0].message.properties)
+
+
+async def test_a_redrive_ends_before_what_fails_again_meanwhile(
+    store: Store, topic: Topic, tired: ConsumerGroup
+) -> None:
+    await bury(store, tired, topic, *[f"a{number}" for number in range(300)])
+    step = await store.redrive(DeadLetterSearch(tired), republish=False)
+    assert (step.redriven, step.following, step.end) == (256, 256, 300)
+    ok(await store.settle(nacks(await pull(store, tired, topic), reason="still")))
+    rest = DeadLetterSearch(tired, 256, end=step.end, topic_id=step.topic_id)
+    last = await store.redrive(rest, republish=False)
+    assert (last.redriven, last.following, last.total) == (44, None, 300)
+    elsewhere = DeadLetterSearch(tired, 0, end=step.end, topic_id=(step.topic_id or 0) + 1000)
+    assert (await store.redrive(elsewhere, republish=False)).redriven == 0
+    with pytest.raises(Refused, match="created again"):
+        await store.find_dead_letters(elsewhere)
 
 
 async def test_some_by_filter_and_some_by_offset(store: Store, topic: Topic, tired: ConsumerGroup) -> None:

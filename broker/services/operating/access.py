@@ -32,10 +32,10 @@ class AccessOperations:
         self._audit = audit
         self._rights = rights
 
-    async def grant(self, rule: Rule, made_by: str) -> StoredRule:
-        """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+    async def grant(self, rule: Rule, made_by: str, *, replace: bool = False) -> StoredRule:
+        """Adds a rule; one that is the same but for its actions gets these, too, or with `replace` only these."""
         await about_to_change(str(rule))
-        granted = await self._rules.grant(rule, made_by)
+        granted = await self._rules.grant(rule, made_by, replace=replace)
         await self._rights.refresh()
         return granted
 

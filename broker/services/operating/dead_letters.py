@@ -9,7 +9,7 @@ from broker.domain.limits import MAX_RECEIPTS, check_count
 from broker.errors import InvalidArgument
 from broker.ports.groups import DeadLetterSearch, Purge, Redriven
 from broker.services.auditing import about_to_change
-from broker.services.paging import number_token, page_limit, parse_number_token
+from broker.services.paging import message_token, page_limit, parse_message_token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -37,11 +37,13 @@ class DeadLetterService:
 
         Raises:
             NotFound: there is no such group, or its dead letter topic was deleted.
+            Refused: the page before was of another topic of this name.
         """
         group = await self._catalog.current_group(name)
-        search = DeadLetterSearch(group, parse_number_token(page_token), wanted, limit=page_limit(page_size))
+        topic_id, (_, first) = parse_message_token(page_token)
+        search = DeadLetterSearch(group, first, wanted, limit=page_limit(page_size), topic_id=topic_id)
         page = await self._store.find_dead_letters(search)
-        return page.entries, number_token(page.following)
+        return page.entries, message_token(page.topic_id, None if page.following is None else (0, page.following))
 
     async def redrive(
         self,
@@ -85,7 +87,8 @@ class DeadLetterService:
             yield so_far, last
             if last:
                 return
-            search = replace(search, first=step.following or 0)
+            # What became a dead letter since is not meant: a group that still fails would have it go on for ever.
+            search = replace(search, first=step.following or 0, end=step.end, topic_id=step.topic_id)
 
     async def purge(
         self, name: str, *, end: int | None, before: int | None, dry_run: bool

@@ -81,7 +81,7 @@ class GroupService:
             NotFound: there is no such topic.
         """
         found, following = await self._page(page_token, page_size, may)
-        lags, count = await self._store.group_lags(found, await self._catalog.topic(topic) if topic else None)
+        lags, count = await self._store.group_lags(found, await self._catalog.current_topic(topic) if topic else None)
         return lags, found[count - 1].name if count < len(found) else following
 
     async def update(self, name: str, changes: dict[str, Any]) -> tuple[ConsumerGroup, _Filters]:
@@ -112,7 +112,7 @@ class GroupService:
             NotFound: there is no such group or topic.
         """
         group = await self._catalog.current_group(name)
-        found = await self._catalog.topic(topic, "filter.topic")
+        found = await self._catalog.current_topic(topic, "filter.topic")
         return await self._changed(await self._store.set_filter(group, found, wanted))
 
     async def drop_filter(self, name: str, topic: str) -> None:
@@ -121,7 +121,7 @@ class GroupService:
         Raises:
             NotFound: there is no such group.
         """
-        group = await self._catalog.group(name)
+        group = await self._catalog.current_group(name)
         if any(filtered == topic for filtered, _ in await self._store.filters_of(group)):
             await self.set_filter(name, topic, None)
 
@@ -145,7 +145,7 @@ class GroupService:
             InvalidArgument: the queue or the offset is invalid.
         """
         group = await self._catalog.current_group(name)
-        found = await self._catalog.topic(topic)
+        found = await self._catalog.current_topic(topic)
         if queue_no is not None and queue_no >= len(found.queue_ids):
             raise InvalidArgument(
                 f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",

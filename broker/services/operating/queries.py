@@ -10,6 +10,7 @@ from broker.domain.limits import check_search_key
 from broker.domain.place import InLog
 from broker.errors import NotFound
 from broker.ports.queries import MessageSearch
+from broker.services.catalog import topic_replaced
 from broker.services.operating.timeline import transaction_events
 from broker.services.paging import message_token, page_limit, parse_message_token
 
@@ -59,14 +60,21 @@ class MessageQueries:
     async def messages(
         self, topic: str, *, key: str, since: int | None, until: int | None, page_size: int, page_token: str
     ) -> tuple[list[LogMessage], str]:
-        """A page of messages by key, by time (microseconds), or both; and the token of the next page."""
+        """A page of messages by key, by time (microseconds), or both; and the token of the next page.
+
+        Raises:
+            NotFound: there is no such topic.
+            Refused: the page before was of another topic of this name.
+        """
         size = page_limit(page_size)
         if key:
             check_search_key(key)
-        found = await self._catalog.topic(topic)
-        search = MessageSearch(found, key, since, until, parse_message_token(page_token), size)
-        page = await self._store.find_messages(search)
-        return page.messages, message_token(page.following)
+        topic_id, first = parse_message_token(page_token)
+        found = await self._catalog.current_topic(topic)
+        if topic_id not in {None, found.topic_id}:
+            raise topic_replaced(topic, "page_token")
+        page = await self._store.find_messages(MessageSearch(found, key, since, until, first, size))
+        return page.messages, message_token(found.topic_id, page.following)
 
     async def position(self, place: Place, own_id: str) -> LogPosition:
         """Converts a place to a position."""

@@ -39,7 +39,7 @@ class TopicService:
         Raises:
             NotFound: there is none.
         """
-        return await self._catalog.topic(name)
+        return await self._catalog.current_topic(name)
 
     async def update(self, name: str, change: TopicChange) -> Topic:
         """Changes a topic while it is in use.

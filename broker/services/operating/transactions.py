@@ -126,7 +126,7 @@ class TransactionOperations:
             TransactionFilter(
                 state=wanted.state,
                 producer_group=wanted.producer_group or None,
-                topic_id=(await self._catalog.topic(topic)).topic_id if topic else None,
+                topic_id=(await self._catalog.current_topic(topic)).topic_id if topic else None,
                 prepared_before=wanted.prepared_before,
                 after=parse_transaction_token(page_token),
                 limit=size,
@@ -185,13 +185,15 @@ class TransactionOperations:
         if not dry_run:
             reason = _needed(reason)
             await about_to_change()
-        so_far, token = Resolved(), ""
+        so_far, token, shown = Resolved(), "", False
         while True:
             page, token = await self.undecided(wanted, RESOLVED_AT_ONCE, token, may)
             # Those of sinks are decided by epochs, and nobody is asked about them.
             found = [each for each in page if each.producer_group != SINK_GROUP]
             so_far.matched += len(found)
-            so_far.examples = [] if so_far.examples else found[:EXAMPLES]
+            # Of the first ones that match, once: they may be far behind the beginning.
+            so_far.examples = [] if shown else found[:EXAMPLES]
+            shown = shown or bool(found)
             if found and not dry_run:
                 done = await self._resolve_some(found, commit, operator, reason, may)
                 so_far.resolved += done

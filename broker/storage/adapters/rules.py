@@ -27,10 +27,10 @@ class AccessRules(Access):
         """All rules."""
         return await self._watch(rules.all_rules)
 
-    async def grant(self, rule: Rule, made_by: str) -> StoredRule:
-        """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+    async def grant(self, rule: Rule, made_by: str, *, replace: bool = False) -> StoredRule:
+        """Adds a rule; one that is the same but for its actions gets these, too, or with `replace` only these."""
         now = self.clock.now()
-        return await self._write(lambda session: rules.grant(session, rule, now, made_by))
+        return await self._write(lambda session: rules.grant(session, rule, now, made_by, replace=replace))
 
     async def revoke(self, rule_ids: Sequence[int]) -> list[StoredRule]:
         """Removes rules; returns those that were there."""

@@ -34,8 +34,8 @@ def all_rules(session: Session) -> list[StoredRule]:
     return [_from_row(row) for row in session.fetch(f"{_SELECT} ORDER BY rule_id")]
 
 
-def grant(session: Session, rule: Rule, now: int, made_by: str) -> StoredRule:
-    """Adds a rule; one that is the same but for its actions is replaced by one with the actions of both."""
+def grant(session: Session, rule: Rule, now: int, made_by: str, *, replace: bool = False) -> StoredRule:
+    """Adds a rule; one that is the same but for its actions gets these, too, or with `replace` only these."""
     _take_turn(session)
     same = [
         each
@@ -44,7 +44,7 @@ def grant(session: Session, rule: Rule, now: int, made_by: str) -> StoredRule:
         == (rule.subject, rule.kind, rule.pattern, rule.allow, rule.sources)
     ]
     actions = rule.actions
-    for each in same:
+    for each in () if replace else same:
         actions |= each.rule.actions
     if len(same) == 1 and same[0].rule.actions == actions:
         return same[0]

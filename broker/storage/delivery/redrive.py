@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from broker.domain.dead_letter import Origin, dead_letter_topic, origin_of, without_origin
 from broker.domain.filters.pacing import Steps
 from broker.domain.lease import NEVER, Lease, runs
-from broker.errors import NotFound
+from broker.errors import NotFound, Refused
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, FoundDeadLetter, Redriven
 from broker.ports.queries import TimelineKind
 from broker.storage.delivery import delivery_events, leases, message_groups
@@ -41,9 +41,16 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
 
     Raises:
         NotFound: the group has no dead letter topic.
+        Refused: it has another one than before.
         StoredBodyBroken: the body of the first one cannot be unpacked.
     """
     topic, queue_id, low, high = letters_of(session, search.group, directory)
+    if _gone(search, topic):
+        raise Refused(
+            f"The dead letter topic of {search.group.name!r} was deleted and created again; begin with the first page.",
+            reason="TOPIC_REPLACED",
+            field="page_token",
+        )
     first = max(search.first, low)
     chosen: list[Candidate] = []
     size = 0
@@ -102,9 +109,21 @@ def judged(session: Session, search: DeadLetterSearch, directory: Directory) -> 
     """
     topic, queue_id, low, high = letters_of(session, search.group, directory)
     first = max(search.first, low)
-    chosen, following = _wanted(session, topic, queue_id, first, max(0, min(CHUNK, high - first)), search, Steps())
+    count = 0 if _gone(search, topic) else max(0, min(CHUNK, _end(search, high) - first))
+    chosen, following = _wanted(session, topic, queue_id, first, count, search, Steps())
     offsets = frozenset([candidate.offset for candidate in chosen])
-    return replace(search, first=first, wanted=None, offsets=offsets, until=following)
+    # What was evaluated are messages of this topic.
+    topic_id = topic.topic_id if search.topic_id is None else search.topic_id
+    return replace(search, first=first, wanted=None, offsets=offsets, until=following, topic_id=topic_id)
+
+
+def _end(search: DeadLetterSearch, high: int) -> int:
+    return high if search.end is None else min(high, search.end)
+
+
+def _gone(search: DeadLetterSearch, topic: Topic) -> bool:
+    """Whether another topic has its name by now."""
+    return search.topic_id not in {None, topic.topic_id}
 
 
 def _redriven_before(session: Session, queue_id: int, offsets: Sequence[int]) -> dict[int, int]:
@@ -129,7 +148,7 @@ def _page(
     entries = [
         FoundDeadLetter(message, origin_of(message.properties), redriven.get(message.offset)) for message in messages
     ]
-    return DeadLetterPage(entries, following)
+    return DeadLetterPage(entries, following, topic.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +174,20 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
     group = search.group
     _lock(session, group)
     topic, queue_id, low, high = letters_of(session, group, directory)
+    if _gone(search, topic):
+        return Redriven(end=0, topic_id=search.topic_id)
+    # What fails again meanwhile is behind this.
+    high = _end(search, high)
     first = max(search.first, low)
     until = high if search.until is None else min(high, search.until)
     count = min(CHUNK, until - first)
     if count <= 0:
-        return Redriven(total=max(0, high - low), following=first if first < high else None)
+        return Redriven(
+            total=max(0, high - low),
+            following=first if first < high else None,
+            end=high,
+            topic_id=topic.topic_id,
+        )
     chosen, _ = _wanted(session, topic, queue_id, first, count, search, Steps())
     before = _redriven_before(session, queue_id, [candidate.offset for candidate in chosen])
     origins = [origin_of(candidate.properties) for candidate in chosen]
@@ -186,6 +214,8 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         left=len(chosen) - len(done),
         total=high - low,
         following=following if following < high else None,
+        end=high,
+        topic_id=topic.topic_id,
     )
 
 

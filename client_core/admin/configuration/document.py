@@ -154,11 +154,14 @@ class Document:
         """Reads a document.
 
         Args:
-            content: What YAML or JSON holds: mappings, lists, texts, numbers.
+            content: What YAML or JSON holds: mappings, lists, texts, numbers. A section with nothing in it, whose
+                entries may have been commented out, is none: to ask for no entry it has to be ``{}`` or ``[]``.
 
         Raises:
             ConfigurationError: Something in it is not known, or has a wrong value; its field says where.
         """
+        if isinstance(content, dict):
+            content = {key: section for key, section in content.items() if section is not None}
         found = with_known_keys("", content, {"topics": _topics, "groups": _groups, "rules": _rules, "quotas": _quotas})
         groups, filters = found.pop("groups", (None, None))
         return cls(groups=groups, filters=filters, **found)
@@ -181,13 +184,16 @@ def _groups(place: str, value: object) -> tuple[dict[str, dict[str, Any]], dict[
     for name, settings in as_mapping(place, value).items():
         as_name(f"{place}.{name}", name, _LONGEST_GROUP)
         found = with_known_keys(f"{place}.{name}", settings, known)
-        if "filters" in found:
-            filters[name] = found.pop("filters")
+        wanted = found.pop("filters", None)
+        if wanted is not None:
+            filters[name] = wanted
         groups[name] = found
     return groups, filters
 
 
-def _filters(place: str, value: object) -> dict[str, Any]:
+def _filters(place: str, value: object) -> dict[str, Any] | None:
+    if value is None:
+        return None
     return {
         as_name(f"{place}.{topic}", topic, _LONGEST_TOPIC): as_filter(f"{place}.{topic}", wanted)
         for topic, wanted in as_mapping(place, value).items()
@@ -195,10 +201,10 @@ def _filters(place: str, value: object) -> dict[str, Any]:
 
 
 def _rules(place: str, value: object) -> tuple[RuleSettings, ...]:
-    if not isinstance(value, list | None):
+    if not isinstance(value, list):
         refuse(place, "is a list of rules, each of which begins with '- subject: ...'")
     found: dict[object, RuleSettings] = {}
-    for number, each in enumerate(value or ()):
+    for number, each in enumerate(value):
         rule = _rule(f"{place}[{number}]", each)
         if rule.key in found:
             refuse(f"{place}[{number}]", "is there twice: one rule has all actions")

@@ -29,24 +29,34 @@ async def make(calls: Any, change: ConfigurationChange) -> None:
         await calls.set_quota(Quota(change.name, **(change.content or {})))
     elif change.kind == "rule":
         await _rule(calls, change)
-    elif change.action == "delete":
-        await (calls.delete_topic if change.kind == "topic" else calls.delete_group)(change.name)
     else:
-        by_kind = {
-            ("create", "topic"): calls.create_topic,
-            ("update", "topic"): calls.update_topic,
-            ("create", "group"): calls.create_group,
-            ("update", "group"): calls.update_group,
-        }
-        await by_kind[change.action, change.kind](change.name, **change.content)
+        topics = calls.create_topic, calls.update_topic, calls.delete_topic
+        groups = calls.create_group, calls.update_group, calls.delete_group
+        await _topic_or_group(change, *(topics if change.kind == "topic" else groups))
+
+
+async def _topic_or_group(change: ConfigurationChange, create: Any, update: Any, delete: Any) -> None:
+    """Makes it also where somebody else has meanwhile, or the answer to an earlier try was lost."""
+    if change.action == "delete":
+        await delete(change.name, missing_ok=True)
+        return
+    settings = change.content
+    if change.action == "create":
+        present = await create(change.name, **settings, exist_ok=True)
+        settings = {name: value for name, value in settings.items() if value != getattr(present, name)}
+    if settings:
+        await update(change.name, **settings)
 
 
 async def _rule(calls: Any, change: ConfigurationChange) -> None:
-    rule = change.content
+    rule, narrowed = change.content, False
     if change.action == "delete":
         rule_id, rule = change.content
-        await calls.revoke_access([rule_id])
-    if rule is not None:
-        await calls.grant_access(
-            rule.subject, rule.actions, rule.kind, rule.pattern, deny=rule.deny, sources=rule.sources
-        )
+        if rule is None:
+            await calls.revoke_access([rule_id])
+            return
+        narrowed = True
+    # At once: in between nobody is let in by a rule that denied, nor shut out by one that allowed.
+    await calls.grant_access(
+        rule.subject, rule.actions, rule.kind, rule.pattern, deny=rule.deny, sources=rule.sources, replace=narrowed
+    )

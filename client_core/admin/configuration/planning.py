@@ -136,12 +136,12 @@ def _pruned_rules(wanted: Document, found: Found) -> Iterator[ConfigurationChang
     if wanted.rules is None:
         return
     kept = {rule.key: rule for rule in wanted.rules}
-    for rule, stored in found.rules:
+    # Rules by which operators may change rules come last: without its own the caller could not go on.
+    for rule, stored in sorted(found.rules, key=lambda pair: not pair[0].deny and pair[0].kind in {"cluster", "*"}):
         before = {"actions": list(rule.actions)}
         if rule.key not in kept:
             yield ConfigurationChange("delete", "rule", rule.name, before, {}, (stored.rule_id, None))
         elif not set(rule.actions) <= set(kept[rule.key].actions):
-            # By a rule for another one, which has fewer actions: GrantAccess only adds some.
             less = kept[rule.key]
             yield ConfigurationChange(
                 "delete", "rule", rule.name, before, {"actions": list(less.actions)}, (stored.rule_id, less)

@@ -84,6 +84,21 @@ def test_pruning_deletes_what_sections_do_not_name_and_leaves_other_sections() -
     ]
 
 
+def test_a_section_whose_entries_were_commented_out_deletes_nothing() -> None:
+    assert planned({"topics": None, "groups": None, "rules": None, "quotas": None}, prune=True) == []
+    assert planned({"groups": {"shipping": {"filters": None}}}, prune=True) == []
+
+
+def test_rules_that_operators_need_are_taken_last() -> None:
+    rules = [
+        replace(RULE, rule_id=1, subject="role:a-operators", kind="cluster", pattern="*", actions=("UPDATE",)),
+        replace(RULE, rule_id=2, subject="role:everything", kind="*", pattern="*", actions=("UPDATE",)),
+        replace(RULE, rule_id=3, subject="role:shops"),
+    ]
+    changes = plan(Document.read({"rules": []}), Found.of([], [], rules, []), prune=True)
+    assert [change.content[0] for change in changes] == [3, 1, 2]
+
+
 def test_rights_are_added_and_taken_only_when_pruning() -> None:
     rule = {"subject": "role:shops", "kind": "topic", "pattern": "orders"}
     assert planned({"rules": [{**rule, "actions": ["produce", "consume"]}]}) == []

@@ -25,43 +25,43 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16halfmq/v1/access.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x01\n\nAccessRule\x12\x0f\n\x07rule_id\x18\x01 \x01(\x04\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x03 \x03(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07pattern\x18\x05 \x01(\t\x12\x0c\n\x04\x64\x65ny\x18\x06 \x01(\x08\x12\x0f\n\x07sources\x18\x07 \x03(\t\x12+\n\x07made_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07made_by\x18\t \x01(\t\"9\n\x12GrantAccessRequest\x12#\n\x04rule\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.AccessRule\":\n\x13GrantAccessResponse\x12#\n\x04rule\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.AccessRule\"\'\n\x13RevokeAccessRequest\x12\x10\n\x08rule_ids\x18\x01 \x03(\x04\"<\n\x14RevokeAccessResponse\x12$\n\x05rules\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.AccessRule\"\x18\n\x16ListAccessRulesRequest\"?\n\x17ListAccessRulesResponse\x12$\n\x05rules\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.AccessRule\"\xf1\x01\n\x05Quota\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x1b\n\x13messages_per_second\x18\x02 \x01(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x04\x12\x0e\n\x06topics\x18\x04 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x06 \x01(\x04\x12\x0f\n\x07streams\x18\x07 \x01(\x04\x12\x1c\n\x14pending_transactions\x18\x08 \x01(\x04\x12*\n\x06set_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06set_by\x18\n \x01(\t\"2\n\x0fSetQuotaRequest\x12\x1f\n\x05quota\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Quota\"3\n\x10SetQuotaResponse\x12\x1f\n\x05quota\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Quota\"\x13\n\x11ListQuotasRequest\"6\n\x12ListQuotasResponse\x12 \n\x06quotas\x18\x01 \x03(\x0b\x32\x10.halfmq.v1.Quota\"\x88\x02\n\x17ListAuditRecordsRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12(\n\x07outcome\x18\x04 \x01(\x0e\x32\x17.halfmq.v1.AuditOutcome\x12(\n\x04\x66rom\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0coldest_first\x18\x07 \x01(\x08\x12\x11\n\tpage_size\x18\x08 \x01(\r\x12\x12\n\npage_token\x18\t \x01(\t\"\\\n\x18ListAuditRecordsResponse\x12\'\n\x07records\x18\x01 \x03(\x0b\x32\x16.halfmq.v1.AuditRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xfd\x01\n\x0b\x41uditRecord\x12\x10\n\x08\x61udit_id\x18\x01 \x01(\x04\x12/\n\x0bhappened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x06 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x07 \x01(\t\x12\x10\n\x08resource\x18\x08 \x01(\t\x12(\n\x07outcome\x18\t \x01(\x0e\x32\x17.halfmq.v1.AuditOutcome\x12\r\n\x05times\x18\n \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t*\x9f\x01\n\x0c\x41uditOutcome\x12\x1d\n\x19\x41UDIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41UDIT_OUTCOME_ALLOWED\x10\x01\x12\x18\n\x14\x41UDIT_OUTCOME_FAILED\x10\x02\x12\x18\n\x14\x41UDIT_OUTCOME_DENIED\x10\x03\x12!\n\x1d\x41UDIT_OUTCOME_UNAUTHENTICATED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16halfmq/v1/access.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x01\n\nAccessRule\x12\x0f\n\x07rule_id\x18\x01 \x01(\x04\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x03 \x03(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0f\n\x07pattern\x18\x05 \x01(\t\x12\x0c\n\x04\x64\x65ny\x18\x06 \x01(\x08\x12\x0f\n\x07sources\x18\x07 \x03(\t\x12+\n\x07made_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07made_by\x18\t \x01(\t\"J\n\x12GrantAccessRequest\x12#\n\x04rule\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.AccessRule\x12\x0f\n\x07replace\x18\x02 \x01(\x08\":\n\x13GrantAccessResponse\x12#\n\x04rule\x18\x01 \x01(\x0b\x32\x15.halfmq.v1.AccessRule\"\'\n\x13RevokeAccessRequest\x12\x10\n\x08rule_ids\x18\x01 \x03(\x04\"<\n\x14RevokeAccessResponse\x12$\n\x05rules\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.AccessRule\"\x18\n\x16ListAccessRulesRequest\"?\n\x17ListAccessRulesResponse\x12$\n\x05rules\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.AccessRule\"\xf1\x01\n\x05Quota\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x1b\n\x13messages_per_second\x18\x02 \x01(\x04\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x04\x12\x0e\n\x06topics\x18\x04 \x01(\x04\x12\x0e\n\x06groups\x18\x05 \x01(\x04\x12\x16\n\x0eretained_bytes\x18\x06 \x01(\x04\x12\x0f\n\x07streams\x18\x07 \x01(\x04\x12\x1c\n\x14pending_transactions\x18\x08 \x01(\x04\x12*\n\x06set_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06set_by\x18\n \x01(\t\"2\n\x0fSetQuotaRequest\x12\x1f\n\x05quota\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Quota\"3\n\x10SetQuotaResponse\x12\x1f\n\x05quota\x18\x01 \x01(\x0b\x32\x10.halfmq.v1.Quota\"\x13\n\x11ListQuotasRequest\"6\n\x12ListQuotasResponse\x12 \n\x06quotas\x18\x01 \x03(\x0b\x32\x10.halfmq.v1.Quota\"\x88\x02\n\x17ListAuditRecordsRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12(\n\x07outcome\x18\x04 \x01(\x0e\x32\x17.halfmq.v1.AuditOutcome\x12(\n\x04\x66rom\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0coldest_first\x18\x07 \x01(\x08\x12\x11\n\tpage_size\x18\x08 \x01(\r\x12\x12\n\npage_token\x18\t \x01(\t\"\\\n\x18ListAuditRecordsResponse\x12\'\n\x07records\x18\x01 \x03(\x0b\x32\x16.halfmq.v1.AuditRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xfd\x01\n\x0b\x41uditRecord\x12\x10\n\x08\x61udit_id\x18\x01 \x01(\x04\x12/\n\x0bhappened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x62roker\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x06 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x07 \x01(\t\x12\x10\n\x08resource\x18\x08 \x01(\t\x12(\n\x07outcome\x18\t \x01(\x0e\x32\x17.halfmq.v1.AuditOutcome\x12\r\n\x05times\x18\n \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t*\x9f\x01\n\x0c\x41uditOutcome\x12\x1d\n\x19\x41UDIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41UDIT_OUTCOME_ALLOWED\x10\x01\x12\x18\n\x14\x41UDIT_OUTCOME_FAILED\x10\x02\x12\x18\n\x14\x41UDIT_OUTCOME_DENIED\x10\x03\x12!\n\x1d\x41UDIT_OUTCOME_UNAUTHENTICATED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'halfmq.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUDITOUTCOME']._serialized_start=1617
-  _globals['_AUDITOUTCOME']._serialized_end=1776
+  _globals['_AUDITOUTCOME']._serialized_start=1634
+  _globals['_AUDITOUTCOME']._serialized_end=1793
   _globals['_ACCESSRULE']._serialized_start=71
   _globals['_ACCESSRULE']._serialized_end=258
   _globals['_GRANTACCESSREQUEST']._serialized_start=260
-  _globals['_GRANTACCESSREQUEST']._serialized_end=317
-  _globals['_GRANTACCESSRESPONSE']._serialized_start=319
-  _globals['_GRANTACCESSRESPONSE']._serialized_end=377
-  _globals['_REVOKEACCESSREQUEST']._serialized_start=379
-  _globals['_REVOKEACCESSREQUEST']._serialized_end=418
-  _globals['_REVOKEACCESSRESPONSE']._serialized_start=420
-  _globals['_REVOKEACCESSRESPONSE']._serialized_end=480
-  _globals['_LISTACCESSRULESREQUEST']._serialized_start=482
-  _globals['_LISTACCESSRULESREQUEST']._serialized_end=506
-  _globals['_LISTACCESSRULESRESPONSE']._serialized_start=508
-  _globals['_LISTACCESSRULESRESPONSE']._serialized_end=571
-  _globals['_QUOTA']._serialized_start=574
-  _globals['_QUOTA']._serialized_end=815
-  _globals['_SETQUOTAREQUEST']._serialized_start=817
-  _globals['_SETQUOTAREQUEST']._serialized_end=867
-  _globals['_SETQUOTARESPONSE']._serialized_start=869
-  _globals['_SETQUOTARESPONSE']._serialized_end=920
-  _globals['_LISTQUOTASREQUEST']._serialized_start=922
-  _globals['_LISTQUOTASREQUEST']._serialized_end=941
-  _globals['_LISTQUOTASRESPONSE']._serialized_start=943
-  _globals['_LISTQUOTASRESPONSE']._serialized_end=997
-  _globals['_LISTAUDITRECORDSREQUEST']._serialized_start=1000
-  _globals['_LISTAUDITRECORDSREQUEST']._serialized_end=1264
-  _globals['_LISTAUDITRECORDSRESPONSE']._serialized_start=1266
-  _globals['_LISTAUDITRECORDSRESPONSE']._serialized_end=1358
-  _globals['_AUDITRECORD']._serialized_start=1361
-  _globals['_AUDITRECORD']._serialized_end=1614
+  _globals['_GRANTACCESSREQUEST']._serialized_end=334
+  _globals['_GRANTACCESSRESPONSE']._serialized_start=336
+  _globals['_GRANTACCESSRESPONSE']._serialized_end=394
+  _globals['_REVOKEACCESSREQUEST']._serialized_start=396
+  _globals['_REVOKEACCESSREQUEST']._serialized_end=435
+  _globals['_REVOKEACCESSRESPONSE']._serialized_start=437
+  _globals['_REVOKEACCESSRESPONSE']._serialized_end=497
+  _globals['_LISTACCESSRULESREQUEST']._serialized_start=499
+  _globals['_LISTACCESSRULESREQUEST']._serialized_end=523
+  _globals['_LISTACCESSRULESRESPONSE']._serialized_start=525
+  _globals['_LISTACCESSRULESRESPONSE']._serialized_end=588
+  _globals['_QUOTA']._serialized_start=591
+  _globals['_QUOTA']._serialized_end=832
+  _globals['_SETQUOTAREQUEST']._serialized_start=834
+  _globals['_SETQUOTAREQUEST']._serialized_end=884
+  _globals['_SETQUOTARESPONSE']._serialized_start=886
+  _globals['_SETQUOTARESPONSE']._serialized_end=937
+  _globals['_LISTQUOTASREQUEST']._serialized_start=939
+  _globals['_LISTQUOTASREQUEST']._serialized_end=958
+  _globals['_LISTQUOTASRESPONSE']._serialized_start=960
+  _globals['_LISTQUOTASRESPONSE']._serialized_end=1014
+  _globals['_LISTAUDITRECORDSREQUEST']._serialized_start=1017
+  _globals['_LISTAUDITRECORDSREQUEST']._serialized_end=1281
+  _globals['_LISTAUDITRECORDSRESPONSE']._serialized_start=1283
+  _globals['_LISTAUDITRECORDSRESPONSE']._serialized_end=1375
+  _globals['_AUDITRECORD']._serialized_start=1378
+  _globals['_AUDITRECORD']._serialized_end=1631
 # @@protoc_insertion_point(module_scope)

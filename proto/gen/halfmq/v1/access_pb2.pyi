@@ -125,6 +125,9 @@ class GrantAccessRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RULE_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
+    replace: _builtins.bool
+    """The actions of the rule that is the same but for its actions become these; otherwise these are added to them."""
     @_builtins.property
     def rule(self) -> Global___AccessRule:
         """The rule; rule_id, made_at and made_by are ignored."""
@@ -133,10 +136,11 @@ class GrantAccessRequest(_message.Message):
         self,
         *,
         rule: Global___AccessRule | None = ...,
+        replace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replace", b"replace", "rule", b"rule"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

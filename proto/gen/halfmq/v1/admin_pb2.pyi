@@ -1796,7 +1796,7 @@ class ResolveTransactionsResponse(_message.Message):
 
     @_builtins.property
     def examples(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
-        """In the first one: some that matched."""
+        """Once, in the first one that found any: some that matched."""
 
     def __init__(
         self,

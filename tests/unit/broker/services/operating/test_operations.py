@@ -421,7 +421,7 @@ class TestQueries:
         await self.service(store).messages("orders", **wanted, page_token=token)
         assert [search.after for search in store.searches] == [(0, 0), (3, 255)]
 
-    @pytest.mark.parametrize("token", ["x", "1", "1.2.3", "-1.0", "1." + "f" * 70])
+    @pytest.mark.parametrize("token", ["x", "1", "1.2", "1.-1.0", "1.1." + "f" * 70])
     async def test_what_is_no_page_token(self, token: str) -> None:
         with pytest.raises(InvalidArgument) as refused:
             await self.service(Queries()).messages(
