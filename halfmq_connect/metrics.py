@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Reading", "counter", "gauge", "served", "sparingly"]
 
 _SAMPLE_EVERY = 15.0
+_PATIENCE = 1.0
+"""Seconds that whoever asks waits for a look at a database."""
 Reading: TypeAlias = "Callable[[], Iterator[Metric]]"
 """Reads all metrics of a program, in a thread of the listener."""
 
@@ -42,23 +44,42 @@ def gauge(name: str, help_: str, labels: Sequence[str], values: Mapping[Any, flo
 
 
 def sparingly(look: Callable[[], Sequence[Metric]]) -> Callable[[], Sequence[Metric]]:
-    """Looks at a database every 15 seconds at most, however often it is asked; what fails has no values."""
-    lock = threading.Lock()
-    found: Sequence[Metric] = ()
-    due = 0.0
+    """Looks at a database every 15 seconds at most, however often it is asked; what fails has no values.
 
-    def kept() -> Sequence[Metric]:
-        nonlocal found, due
-        with lock:
-            if time.monotonic() >= due:
-                try:
-                    found = look()
-                except Exception:  # The program itself tells of it.
-                    found = ()
-                due = time.monotonic() + _SAMPLE_EVERY
-            return found
+    One that does not answer holds up neither the other metrics nor more than one thread: after a second there are the
+    values of the last look, or none if that is long ago.
+    """
+    return _Sparing(look).values
 
-    return kept
+
+class _Sparing:
+    def __init__(self, look: Callable[[], Sequence[Metric]]) -> None:
+        self._look = look
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._ended.set()
+        self._due = 0.0
+        self._found: Sequence[Metric] = ()
+        self._found_at = float("-inf")
+
+    def values(self) -> Sequence[Metric]:
+        with self._lock:
+            if self._ended.is_set() and time.monotonic() >= self._due:
+                self._ended.clear()
+                threading.Thread(target=self._sample, name="halfmq-sample", daemon=True).start()
+        self._ended.wait(_PATIENCE)
+        with self._lock:
+            return self._found if time.monotonic() - self._found_at < 2 * _SAMPLE_EVERY else ()
+
+    def _sample(self) -> None:
+        try:
+            found = self._look()
+        except Exception:  # The program itself tells of it.
+            found = ()
+        with self._lock:
+            self._found, self._found_at = found, time.monotonic()
+            self._due = self._found_at + _SAMPLE_EVERY
+            self._ended.set()
 
 
 class _Collected(Collector):
