@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
+from faults.mysql_replies import Reply
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -375,11 +377,20 @@ class _Link:
         # A client waits for a reply before its next command, so no reply needs to be told from the one before it.
         while data := server.recv(1 << 16):
             self._proxy.gate.wait()
-            rule, self._after = self._after, None
-            if rule is not None and data[4:5] == bytes((_ERR,)):
-                rule.give_back()
-            elif rule is not None and not self._act(rule):
-                return
+            if self._after is not None:
+                reply = Reply()
+                reply.add(data)
+                # A COMMIT behind other statements has the last result, which need not come with the first.
+                while not reply.complete and (data := server.recv(1 << 16)):
+                    reply.add(data)
+                if not reply.complete:
+                    return
+                rule, self._after = self._after, None
+                if reply.failed:
+                    rule.give_back()
+                elif not self._act(rule):
+                    return
+                data = reply.data
             self._client.sendall(data)
 
     def _deliver_late(self, rule: Rule, seconds: float, packet: bytes) -> None:

@@ -210,6 +210,23 @@ def test_of_several_statements_one_fails_and_none_after_it_is_done(
         assert (rows(database, "half"), rows(database, "op_record")) == (done, [])
 
 
+def test_a_commit_behind_slow_statements_has_succeeded_after_its_own_reply(proxy: MySqlProxy, database: str) -> None:
+    seen: list[list[int]] = []
+    proxy.on_commit(when="after", action=Then(lambda: seen.append(rows(database, "half"))))
+    # Results that come one by one: with rows, without, and long after the one before.
+    parts = [
+        "INSERT INTO half VALUES (1)",
+        "SELECT id, 'x' FROM half",
+        "SELECT 1 FROM half WHERE id > 9",
+        "DO SLEEP(0.3)",
+    ]
+    with connect(proxy.url(database), client_flag=CLIENT.MULTI_STATEMENTS) as client, client.cursor() as cursor:
+        cursor.execute(";\n".join([*parts, "COMMIT"]))
+        while cursor.nextset():
+            pass
+    assert seen == [[1]]
+
+
 def test_of_several_statements_each_is_remembered(proxy: MySqlProxy, database: str) -> None:
     rule = proxy.on_commit(matching="^INSERT INTO op_record", when="before", action="cut")
     with connect(proxy.url(database), client_flag=CLIENT.MULTI_STATEMENTS) as client:
