@@ -180,9 +180,12 @@ def test_readme_shows_the_examples_as_they_are() -> None:
 
 
 def test_readme_begins_with_the_promise_and_two_commands() -> None:
-    first_screen = "\n".join((CHECKOUT / "README.md").read_text().splitlines()[:24])
+    lines = (CHECKOUT / "README.md").read_text().splitlines()
+    first_screen = "\n".join(lines[:30])
     assert "The promise" in first_screen
     assert first_screen.index("\nscripts/demo\n") < first_screen.index("\nscripts/test\n")
+    assert "](docs/images/console-overview.png)" in first_screen
+    assert len(lines) <= 120
 
 
 WAYS = [CHECKOUT / "examples" / "producer.py", *sorted((CHECKOUT / "examples" / "ways").glob("*.*"))]
