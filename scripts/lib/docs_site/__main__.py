@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sphinx.cmd.build import main as sphinx
 
@@ -13,6 +15,9 @@ from docs_site import command, metrics, navigation, protocol, python_api, settin
 from docs_site.docstrings import Complaints
 from docs_site.pages import CHECKOUT, MOVED, Links, is_image, page_of, page_with, place_of
 from docs_site.states import as_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _FETCHED = re.compile(r"""<(script|link|img|iframe|source)\b[^>]*\b(?:src|href)=["']((?:https?:)?//[^"']*)""")
 
@@ -54,15 +59,31 @@ def foreign(site: Path) -> list[str]:
     ]
 
 
+def not_searched(site: Path, pages: Iterable[str]) -> list[str]:
+    """Pages that the site's search does not know; and a word that it must find, where that is."""
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    wanted = {page.removesuffix(".md") for page in pages if page.endswith(".md")}
+    found = [f"the search does not know {page}" for page in sorted(wanted - set(index["docnames"]))]
+    told_in: set[int] = set()
+    for words in (index["terms"], index["titleterms"]):
+        numbers = words.get("park", [])
+        told_in.update(numbers if isinstance(numbers, list) else [numbers])
+    if "operations" not in {index["docnames"][number] for number in told_in}:
+        found.append("the search does not find parked transactions in operations.md")
+    return found
+
+
 def main(folder: Path) -> int:
     """Builds it; the exit status."""
     complaints = Complaints()
-    write(gathered(), folder / "pages")
+    pages = gathered()
+    write(pages, folder / "pages")
     site = folder / "site"
     shutil.rmtree(site, ignore_errors=True)
     options = ["-b", "html", "-q", "-W", "--keep-going", "-c", str(Path(__file__).parent), "-d", str(folder / "read")]
     code = sphinx([*options, str(folder / "pages"), str(site)])
-    found = complaints.found + foreign(site)
+    found = complaints.found + foreign(site) + not_searched(site, pages)
     sys.stderr.writelines(f"scripts/docs: {each}\n" for each in found)
     return code or bool(found)
 
