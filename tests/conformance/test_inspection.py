@@ -116,6 +116,32 @@ async def test_paging_sees_each_once(world: World, store: Store, topic: Topic, s
     assert seen == expected
 
 
+@pytest.mark.parametrize("most_groups", [0, 200])
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+async def test_paging_over_some_groups_sees_each_once(
+    world: World, store: Store, topic: Topic, size: int, most_groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_GROUPS", most_groups)
+    monkeypatch.setattr(module, "LEAST_OF_A_GROUP", 1)
+    chosen = [await store.producer_group_id(name) for name in ("a", "c")]
+    expected = []
+    for number in range(12):
+        name = "aabcbbaaacbc"[number]
+        own, group_id = new_id(), await store.producer_group_id(name)
+        ok(await store.prepare([PrepareWork(own, group_id, [half(topic, "x")])]))
+        expected += [own] if name in "ac" else []
+        world.clock.pass_time(1)
+    seen: list[bytes] = []
+    wanted = TransactionFilter(limit=size, groups=frozenset(chosen))
+    while True:
+        page = await store.list_transactions(wanted)
+        seen += [line.transaction_id for line in page.entries]
+        if page.following is None:
+            break
+        wanted = replace(wanted, after=page.following)
+    assert seen == expected
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [

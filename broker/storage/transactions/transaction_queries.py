@@ -14,12 +14,12 @@ from broker.ports.transactions import (
     TransactionPage,
     TransactionSummary,
 )
-from broker.storage.engine.statements import Statement, marks, rows_of
+from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import rows
 from broker.storage.transactions.halves import PARKED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
@@ -106,13 +106,17 @@ MOST_EXAMINED = 10_000
 """Transactions that are looked at for a page; a page for which few of them match ends there."""
 FIRST_EXAMINED = 1_000
 """How many are looked at first where not all of them match."""
+MOST_GROUPS = 200
+"""Producer groups that are read one by one; of more, all transactions are read, and those of others passed over."""
+LEAST_OF_A_GROUP = 10
+"""Transactions that are read of a group at least, where several are read one by one."""
 
 
 def list_transactions(session: Session, wanted: TransactionFilter) -> TransactionPage:
     """Transactions without a verdict, in the order of their ids, a page at a time.
 
-    Range of the primary key, from the last id on. Of one producer group, or of parked ones, which are few among many:
-    ranges of half_due, a group each. Their topics and times are looked up by primary key.
+    Range of the primary key, from the last id on. Of a few producer groups, or of parked ones, which are few among
+    many: ranges of half_due, a group each. Their topics and times are looked up by primary key.
     """
     of_groups = (
         wanted.producer_group is not None or wanted.groups is not None or wanted.state is TransactionState.PARKED
@@ -120,23 +124,29 @@ def list_transactions(session: Session, wanted: TransactionFilter) -> Transactio
     groups = _groups(session, wanted) if of_groups else []
     if of_groups and not groups:
         return TransactionPage([], None)
+    one_by_one = of_groups and (len(groups) <= MOST_GROUPS or wanted.state is TransactionState.PARKED)
     all_match = wanted.topic_id is None and wanted.prepared_before is None
     found: list[bytes] = []
     after, left, ended = wanted.after, MOST_EXAMINED, False
     step = wanted.limit + 1 if all_match else max(FIRST_EXAMINED, wanted.limit + 1)
     while not ended and left > 0 and len(found) <= wanted.limit:
         states, step = _STATES[wanted.state], min(step, left)
-        some = _of_groups(session, groups, states, after, step) if of_groups else _of_all(session, states, after, step)
+        if one_by_one:
+            some, ended = _of_groups(session, groups, states, after, step)
+            after = some[-1] if some else after
+        else:
+            examined = _of_all(session, states, after, step)
+            some = [own for own, group_id in examined if not of_groups or group_id in groups]
+            ended = len(examined) < step
+            after = examined[-1][0] if examined else after
         found += _matching(session, some, wanted)
-        ended = len(some) < step
-        after = some[-1] if some else after
         left, step = left - step, step * 9
     ids = found[: wanted.limit]
     following = ids[-1] if len(found) > wanted.limit else None if ended else after
     return TransactionPage(_summaries(session, ids), following)
 
 
-def _groups(session: Session, wanted: TransactionFilter) -> list[int]:
+def _groups(session: Session, wanted: TransactionFilter) -> Collection[int]:
     """The numbers of the producer groups to look at."""
     if wanted.producer_group is not None:
         named = "SELECT producer_group_id FROM producer_group WHERE name = ?"
@@ -145,20 +155,29 @@ def _groups(session: Session, wanted: TransactionFilter) -> list[int]:
         groups = _with_parked(session)
     else:
         groups = sorted(wanted.groups or ())
-    return groups if wanted.groups is None else [group_id for group_id in groups if group_id in wanted.groups]
+    return {group_id for group_id in groups if wanted.groups is None or group_id in wanted.groups}
 
 
-def _of_all(session: Session, states: Sequence[int], after: bytes, limit: int) -> list[bytes]:
+def _of_all(session: Session, states: Sequence[int], after: bytes, limit: int) -> list[tuple[bytes, int]]:
     found = session.fetch(
-        f"SELECT h.transaction_id FROM half_message h{session.dialect.by_key} WHERE h.transaction_id > ?"
+        f"SELECT h.transaction_id, h.producer_group_id FROM half_message h{session.dialect.by_key}"
+        " WHERE h.transaction_id > ?"
         # The sign keeps SQLite from going through half_due, and sorting all of it.
         f" AND +h.check_state IN ({marks(states)}) AND h.position = 0 ORDER BY h.transaction_id LIMIT ?",
         (after, *states, limit),
     )
-    return [row[0] for row in found]
+    return [(own, group_id) for own, group_id in found]
 
 
-def _of_groups(session: Session, groups: Sequence[int], states: Sequence[int], after: bytes, limit: int) -> list[bytes]:
+def _of_groups(
+    session: Session, groups: Collection[int], states: Sequence[int], after: bytes, limit: int
+) -> tuple[list[bytes], bool]:
+    """The next ids of some groups, and whether these are the last ones.
+
+    As many of each group are read as give the limit together; what is behind the last one of a group that may have more
+    waits for the next time.
+    """
+    share = max(LEAST_OF_A_GROUP, -(-limit // len(groups)))
     index = session.dialect.by_index("half_due")
     found = session.execute_all(
         [
@@ -167,13 +186,17 @@ def _of_groups(session: Session, groups: Sequence[int], states: Sequence[int], a
                 # Entries of equal times are in the order of the ids.
                 f" AND h.producer_group_id = ?{' AND h.check_due_at IS NULL' if state == PARKED else ''}"
                 " AND h.transaction_id > ? AND h.position = 0 ORDER BY h.transaction_id LIMIT ?",
-                (state, group_id, after, limit),
+                (state, group_id, after, share),
             )
             for group_id in groups
             for state in states
         ]
     )
-    return sorted(row[0] for row in rows_of(found))[:limit]
+    each = [[row[0] for row in answer.rows] for answer in found]
+    ids = sorted(own for some in each for own in some)
+    if full := [some[-1] for some in each if len(some) == share]:
+        ids = [own for own in ids if own <= min(full)]
+    return ids[:limit], not full and len(ids) <= limit
 
 
 def _matching(session: Session, ids: list[bytes], wanted: TransactionFilter) -> list[bytes]:
