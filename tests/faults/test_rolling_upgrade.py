@@ -6,6 +6,9 @@ Which release the former is: tests/support/previous_release.py.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,13 +20,14 @@ from faults.history import judge
 from faults.load import CHECKS, Load
 from support.brokers import BrokerProcess
 from support.command import run
-from support.previous_release import PreviousBroker, previous_release, start_previous
+from support.previous_release import PreviousBroker, previous_release, start_previous, start_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.databases import Kind
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMITS = 60
 """On each mixture of brokers."""
 STOPPED = 0
@@ -100,3 +104,43 @@ def test_a_broker_of_the_former_release_does_not_start_on_upgraded_tables(
         _, said = old.communicate(timeout=60)
     assert old.returncode == REFUSED, said
     assert "upgrade the broker" in said
+
+
+def test_programs_of_the_former_release_work_with_new_brokers(
+    kind: Kind, fresh_database: Callable[[Kind], str], tmp_path: Path
+) -> None:
+    """Its examples as they are: a producer with a fence, and a consumer."""
+    with BrokerProcess(fresh_database(kind), auto_create=True, **CHECKS) as broker:
+        shop = f"sqlite:///{tmp_path / 'shop.db'}"
+        for order in ("three apples", "a pear"):
+            with start_program("examples/producer.py", broker.endpoint, order, shop) as producer:
+                told, said = producer.communicate(timeout=60)
+            assert (producer.returncode, told) == (0, "COMMITTED\n"), said
+        with start_program("-u", "examples/consumer.py", broker.endpoint) as consumer:
+            assert consumer.stdout is not None
+            # Of different queues: in any order.
+            assert {consumer.stdout.readline() for _ in range(2)} == {"three apples\n", "a pear\n"}
+            consumer.terminate()
+            assert consumer.wait(60) == 0
+        assert broker.count("[error") == 0, broker.log
+
+
+def test_new_programs_work_with_brokers_of_the_former_release(
+    kind: Kind, fresh_database: Callable[[Kind], str], tmp_path: Path
+) -> None:
+    """Whoever upgrades programs first: what a former broker does not know is said, and the rest works."""
+    with PreviousBroker(fresh_database(kind), auto_create=True, **CHECKS) as old:
+        producer = [str(EXAMPLES / "producer.py"), old.endpoint, "an apple", f"sqlite:///{tmp_path / 'shop.db'}"]
+        done = subprocess.run([sys.executable, *producer], capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout == "COMMITTED\n", done.stderr
+        variables = {"HALFMQ_ENDPOINT": old.endpoint}
+        status = run("admin", "status", variables=variables)
+        assert status.returncode == 0, status.stderr
+        assert "does not know the call" in status.stdout
+        pending = run("admin", "tx", "list", "--json", variables=variables)
+        assert (pending.returncode, pending.stdout) == (0, ""), pending.stderr
+        topics = run("admin", "topic", "list", "--json", variables=variables)
+        assert '"name": "orders"' in topics.stdout, topics.stderr
+        refused = run("admin", "clients", variables=variables)
+        assert refused.returncode == 1
+        assert "UNIMPLEMENTED" in refused.stderr

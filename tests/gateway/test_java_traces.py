@@ -1,4 +1,5 @@
-"""Traces of RocketMQ's official client for Java, by OpenTelemetry's agent, through a broker to halfmq's consumer."""
+"""Traces of RocketMQ's official client for Java, by OpenTelemetry's agent, from its producer through a broker to its
+consumer."""
 
 from __future__ import annotations
 
@@ -91,6 +92,25 @@ def test_its_messages_are_traced_over_store_check_release_and_delivery(
     assert (check.attributes["messaging.halfmq.answer"], check.links) == ("COMMIT", [asked.id])
     (release,) = [each for each in spans if each.name == "release"]
     assert release.attributes["messaging.halfmq.verdict_source"] == "check"
+
+
+def test_a_listener_of_its_is_in_the_trace_of_the_producer(
+    gateway: Gateway, java: OfficialProcess, collector: TraceReceiver
+) -> None:
+    topic, group = "orders", "readers"
+    gateway.admin.create_topic(topic, queues=1)
+    gateway.admin.create_group(group)
+    java.producer("p", gateway.endpoint, topic)
+    java.push_consumer("c", gateway.endpoint, group, topic)
+    java.send("p", topic, "handled")
+    assert java.pushed("c") == "handled"
+
+    def named(spans: list[ReceivedSpan], name: str) -> list[ReceivedSpan]:
+        return [each for each in spans if each.service == JAVA and each.name == f"{topic} {name}"]
+
+    spans = collector.until(lambda spans: bool(named(spans, "publish") and named(spans, "process")))
+    (sent,), (handled,) = named(spans, "publish"), named(spans, "process")
+    assert (handled.trace, handled.parent) == (sent.trace, sent.id)
 
 
 def test_a_collector_that_is_away_holds_nothing_up(tmp_path: Path, unique: Callable[[str], str]) -> None:

@@ -225,6 +225,15 @@ class OfficialProcess:
         """Makes a consumer that asks for messages, and acknowledges each."""
         self._ask("consumer", name, endpoints, group, topic)
 
+    def push_consumer(self, name: str, endpoints: str, group: str, topic: str) -> None:
+        """Makes a consumer with a listener, which handles each message; Java's alone."""
+        self._ask("push", name, endpoints, group, topic)
+
+    def pushed(self, name: str) -> str:
+        """What such a listener handled next."""
+        (body,) = self._ask("pushed", name, seconds=70)
+        return body
+
     def send(self, name: str, topic: str, body: str, group: str = "") -> str:
         """Sends a message, in the order of its message group where one is named; its id."""
         return self._ask("send", name, topic, body, group)[0]

@@ -76,11 +76,16 @@ class PreviousBroker(BrokerProcess):
 
 def start_previous(*arguments: str, variables: Mapping[str, str]) -> subprocess.Popen[str]:
     """The command `halfmq` of the release before this one, with these HALFMQ_ variables and no others."""
+    return start_program("-m", "halfmq_cli", *arguments, variables=variables)
+
+
+def start_program(*arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A program of Python on the release before this one: what follows `python`, in a folder with its files."""
     folder = previous_release()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HALFMQ_")}
-    environment |= {"PYTHONPATH": os.pathsep.join([str(folder), str(folder / "proto" / "gen")]), **variables}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(folder), str(folder / "proto" / "gen")]), **(variables or {})}
     return subprocess.Popen(
-        [sys.executable, "-m", "halfmq_cli", *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

@@ -12,8 +12,13 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -29,6 +34,7 @@ public class Client {
   static final ClientServiceProvider provider = ClientServiceProvider.loadService();
   static final Map<String, Producer> producers = new HashMap<>();
   static final Map<String, SimpleConsumer> consumers = new HashMap<>();
+  static final Map<String, BlockingQueue<String>> pushed = new ConcurrentHashMap<>();
 
   static boolean tls;
 
@@ -66,6 +72,22 @@ public class Client {
             .setSubscriptionExpressions(Collections.singletonMap(words[4], FilterExpression.SUB_ALL))
             .build());
         return List.of();
+      case "push":
+        BlockingQueue<String> arrived = new LinkedBlockingQueue<>();
+        pushed.put(words[1], arrived);
+        provider.newPushConsumerBuilder()
+            .setClientConfiguration(configuration(words[2]))
+            .setConsumerGroup(words[3])
+            .setSubscriptionExpressions(Collections.singletonMap(words[4], FilterExpression.SUB_ALL))
+            .setMessageListener(view -> {
+              arrived.add(text(view));
+              return ConsumeResult.SUCCESS;
+            })
+            .build();
+        return List.of();
+      case "pushed":
+        String body = pushed.get(words[1]).poll(60, TimeUnit.SECONDS);
+        return body == null ? List.of() : List.of(body);
       case "send":
         SendReceipt receipt = producers.get(words[1]).send(message(words[2], words[3], words[4]));
         return List.of(receipt.getMessageId().toString());
@@ -81,14 +103,18 @@ public class Client {
       case "receive":
         List<String> bodies = new ArrayList<>();
         for (MessageView view : consumers.get(words[1]).receive(Integer.parseInt(words[2]), Duration.ofSeconds(20))) {
-          ByteBuffer body = view.getBody();
-          bodies.add(StandardCharsets.UTF_8.decode(body).toString());
+          bodies.add(text(view));
           consumers.get(words[1]).ack(view);
         }
         return bodies;
       default:
         throw new IllegalArgumentException(words[0]);
     }
+  }
+
+  static String text(MessageView view) {
+    ByteBuffer body = view.getBody();
+    return StandardCharsets.UTF_8.decode(body).toString();
   }
 
   static void produce(String name, String endpoints, String topics, String verdict) throws Exception {
