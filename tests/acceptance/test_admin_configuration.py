@@ -141,6 +141,12 @@ def test_what_somebody_else_has_done_meanwhile_is_no_obstacle(shared: AdminComma
         for topic in ("overtaken", "behind"):
             admin.delete_topic(topic)
         admin.delete_group("overtaken")
+        (change,) = admin.plan_configuration({"topics": {"fixed": {"priority_levels": 3}}})
+        admin.create_topic("fixed")
+        with pytest.raises(ConfigurationError, match="from 1 to 3, but is fixed") as refused:
+            list(admin.apply_changes([change]))
+        assert refused.value.field == "topics.fixed.priority_levels"
+        admin.delete_topic("fixed")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from client_core.admin.access import Quota
+from client_core.admin.configuration.planning import changed_settings
 
 if TYPE_CHECKING:
     from client_core.admin.configuration.changes import ConfigurationChange
@@ -22,6 +23,7 @@ async def make(calls: Any, change: ConfigurationChange) -> None:
     Raises:
         RequestRefused: The broker refused it.
         BrokerUnavailable: No broker answered in time.
+        ConfigurationError: Somebody has created it meanwhile, with a setting that cannot be changed.
     """
     if change.kind == "filter":
         await calls.set_filter(*change.content)
@@ -43,7 +45,7 @@ async def _topic_or_group(change: ConfigurationChange, create: Any, update: Any,
     settings = change.content
     if change.action == "create":
         present = await create(change.name, **settings, exist_ok=True)
-        settings = {name: value for name, value in settings.items() if value != getattr(present, name)}
+        settings = changed_settings(f"{change.kind}s.{change.name}", settings, present)
     if settings:
         await update(change.name, **settings)
 

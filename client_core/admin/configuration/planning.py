@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from client_core.admin.configuration.document import Document
     from client_core.admin.configuration.exporting import Found
 
-__all__ = ["plan"]
+__all__ = ["changed_settings", "plan"]
 
 _FIXED = {
     "priority_levels": "is fixed when a topic is created",
@@ -46,7 +46,7 @@ def _topics(wanted: Document, found: Found) -> Iterator[ConfigurationChange]:
         if name not in found.topics:
             yield ConfigurationChange("create", "topic", name, {}, _written(settings), settings)
             continue
-        changed = _changed(f"topics.{name}", settings, found.topics[name])
+        changed = changed_settings(f"topics.{name}", settings, found.topics[name])
         if changed.get("queues", 0) and changed["queues"] < found.topics[name].queues:
             rule = f"shrinks from {found.topics[name].queues} to {changed['queues']}: queues can only be added"
             refuse(f"topics.{name}.queues", rule)
@@ -59,7 +59,7 @@ def _groups(wanted: Document, found: Found) -> Iterator[ConfigurationChange]:
         if name not in found.groups:
             yield ConfigurationChange("create", "group", name, {}, _written(settings), settings)
             continue
-        changed = _changed(f"groups.{name}", settings, found.groups[name])
+        changed = changed_settings(f"groups.{name}", settings, found.groups[name])
         if changed:
             yield _update("group", name, changed, found.groups[name])
 
@@ -148,7 +148,7 @@ def _pruned_rules(wanted: Document, found: Found) -> Iterator[ConfigurationChang
             )
 
 
-def _changed(place: str, settings: Mapping[str, Any], present: Any) -> dict[str, Any]:
+def changed_settings(place: str, settings: Mapping[str, Any], present: Any) -> dict[str, Any]:
     """Settings that differ from those that are there.
 
     Raises:
