@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections import OrderedDict
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from client_core.trace_context import TRACEPARENT, add_context, context_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,19 +27,47 @@ __all__ = ["Tracing", "current_tracing"]
 
 logger = logging.getLogger("halfmq.tracing")
 
-_MOST_PROPERTIES = 124
-"""Properties of a message from which on no context is added: the broker refuses more than 128."""
+LOG_EVERY = 60.0
+"""Seconds between log lines about tracing that fails, and between attempts to find a provider that cannot be loaded."""
 _MOST_LINKS = 128
 _MOST_REMEMBERED = 10_000
 """Transactions whose contexts are remembered until their verdict."""
 
 
+class _Failures:
+    """When the application's tracing failed, as far as that matters for what follows."""
+
+    def __init__(self) -> None:
+        self._logged_at = float("-inf")
+        self.no_provider_until = float("-inf")
+
+    def log(self, text: str) -> None:
+        """Logs the exception that is being handled, at most once in LOG_EVERY."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_EVERY:
+            self._logged_at = now
+            logger.warning("%s", text, exc_info=True)
+
+
+_failures = _Failures()
+
+
 def current_tracing() -> Tracing | None:
-    """The application's tracing; None where it has set no tracer provider."""
+    """The application's tracing; None where it has set no tracer provider, or one that cannot be loaded."""
     api = sys.modules.get("opentelemetry.trace")
-    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+    # Another thread may be importing it: it is among the modules before it has its contents.
+    if api is None or getattr(getattr(api, "__spec__", None), "_initializing", False):
         return None
-    return _tracing()
+    if time.monotonic() < _failures.no_provider_until:
+        return None
+    try:
+        if isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+            return None
+        return _tracing()
+    except Exception:
+        _failures.no_provider_until = time.monotonic() + LOG_EVERY
+        _failures.log("the application's tracer provider cannot be used; messages go on without traces")
+        return None
 
 
 @cache
@@ -45,18 +76,18 @@ def _tracing() -> Tracing:
 
 
 class Tracing:
-    """Makes spans, and carries their contexts in messages."""
+    """Makes spans, and carries their contexts in messages. What the application's tracing raises has no effect."""
 
     def __init__(self) -> None:
-        """Uses the global tracer provider and propagator, also if they are set later."""
-        from opentelemetry import context, propagate, trace  # noqa: PLC0415 - only applications that use it have it
+        """Uses the global tracer provider, also if it is set later."""
+        # Only applications that use it have it.
+        from opentelemetry import context, trace  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        self._context, self._propagate, self._trace = context, propagate, trace
+        self._context, self._trace = context, trace
+        # Not the application's own: brokers and other clients read this format, and baggage would be stored.
+        self._propagator = TraceContextTextMapPropagator()
         self._contexts: OrderedDict[str, list[Any]] = OrderedDict()
-
-    @property
-    def _tracer(self) -> Any:
-        return self._trace.get_tracer("halfmq")
 
     @contextmanager
     def sending(
@@ -64,7 +95,8 @@ class Tracing:
     ) -> Iterator[None]:
         """A span around storing messages, whose contexts they carry from here on.
 
-        One message carries the context of this span. Several have a span each, "create", which this one links to.
+        One message carries the context of this span. Several have a span each, "create"; this one links to the first
+        128 of them.
 
         Args:
             operation: Name of the operation, such as "send".
@@ -75,11 +107,13 @@ class Tracing:
         attributes = _about(messages, operation, "send", client_id)
         if transaction_id:
             attributes["messaging.halfmq.transaction_id"] = transaction_id
-        kind, links = self._trace.SpanKind.PRODUCER, []
+        kind, links = "PRODUCER", []
         if len(messages) > 1:
-            kind = self._trace.SpanKind.CLIENT
+            kind = "CLIENT"
             attributes["messaging.batch.message_count"] = len(messages)
-            links = [link for message in messages[:_MOST_LINKS] if (link := self._created(message, client_id))]
+            for message in messages:
+                self._create(message, client_id)
+            links = self._links(messages)
         with self._span(_named(operation, attributes), kind, attributes, links):
             if len(messages) == 1:
                 self._inject(messages[0])
@@ -87,12 +121,10 @@ class Tracing:
                 self._remember(transaction_id, links or self._links(messages))
             yield
 
-    def _created(self, message: pb.Message, client_id: str) -> Any:
+    def _create(self, message: pb.Message, client_id: str) -> None:
         attributes = _about([message], "create", "create", client_id)
-        producer = self._trace.SpanKind.PRODUCER
-        with self._span(_named("create", attributes), producer, attributes, ()):
+        with self._span(_named("create", attributes), "PRODUCER", attributes, ()):
             self._inject(message)
-        return self._link(message.properties)
 
     @contextmanager
     def deciding(self, operation: str, transaction_id: str, client_id: str) -> Iterator[str]:
@@ -105,8 +137,8 @@ class Tracing:
             "messaging.halfmq.transaction_id": transaction_id,
         }
         links = self._contexts.pop(transaction_id, [])
-        with self._span(operation, self._trace.SpanKind.CLIENT, attributes, links):
-            yield self._traceparent()
+        with self._span(operation, "CLIENT", attributes, links):
+            yield self._current().get(TRACEPARENT, "")
 
     @contextmanager
     def checking(
@@ -117,7 +149,7 @@ class Tracing:
         attributes["messaging.halfmq.transaction_id"] = transaction_id
         attributes["messaging.halfmq.check_number"] = check_number
         with self._within(messages, "check", attributes):
-            yield self._traceparent()
+            yield self._current().get(TRACEPARENT, "")
 
     @contextmanager
     def processing(self, message: pb.LogMessage, group: str, client_id: str) -> Iterator[None]:
@@ -139,60 +171,66 @@ class Tracing:
         attributes = _about(messages, "receive", "receive", client_id)
         attributes["messaging.consumer.group.name"] = group
         attributes["messaging.batch.message_count"] = len(messages)
+        links = self._links(messages)
         with _without_failing():
-            self._tracer.start_span(
+            self._trace.get_tracer("halfmq").start_span(
                 _named("receive", attributes),
                 kind=self._trace.SpanKind.CLIENT,
                 attributes=attributes,
-                links=self._links(messages),
+                links=links,
                 start_time=began,
             ).end()
 
     def context_of(self, properties: Mapping[str, str]) -> Any:
-        """The context that a message carries, as OpenTelemetry's Context."""
-        return self._propagate.extract(dict(properties), context=self._context.Context())
+        """The context that a message carries, as OpenTelemetry's Context; an empty one if it carries none."""
+        found = self._context.Context()
+        with _without_failing():
+            found = self._propagator.extract(context_in(properties), context=found)
+        return found
 
     @contextmanager
     def _within(self, messages: Sequence[Any], operation: str, attributes: dict[str, Any]) -> Iterator[None]:
         """A consumer's span: linked with the messages, and in the trace of the first one unless it has another one."""
         links, parent = self._links(messages), None
-        if links and not self._trace.get_current_span().get_span_context().is_valid:
-            parent = self.context_of(messages[0].properties)
-        with self._span(_named(operation, attributes), self._trace.SpanKind.CONSUMER, attributes, links, parent):
+        with _without_failing():
+            if links and not self._trace.get_current_span().get_span_context().is_valid:
+                parent = self.context_of(messages[0].properties)
+        with self._span(_named(operation, attributes), "CONSUMER", attributes, links, parent):
             yield
 
     @contextmanager
     def _span(
-        self, name: str, kind: Any, attributes: dict[str, Any], links: Sequence[Any], parent: Any = None
+        self, name: str, kind: str, attributes: dict[str, Any], links: Sequence[Any], parent: Any = None
     ) -> Iterator[None]:
         opened, span = ExitStack(), None
         with _without_failing():
+            tracer, of_kind = self._trace.get_tracer("halfmq"), self._trace.SpanKind[kind]
             span = opened.enter_context(
-                self._tracer.start_as_current_span(name, context=parent, kind=kind, attributes=attributes, links=links)
+                tracer.start_as_current_span(name, context=parent, kind=of_kind, attributes=attributes, links=links)
             )
         try:
             yield
         except BaseException as error:
             with _without_failing():
                 if span is not None:
-                    span.set_attribute("error.type", getattr(error, "reason", "") or type(error).__qualname__)
+                    span.set_attribute("error.type", _type_of(error))
+            # By itself: the span has to be left whatever failed before.
+            with _without_failing():
                 opened.__exit__(type(error), error, error.__traceback__)
             raise
         with _without_failing():
             opened.close()
 
     def _inject(self, message: pb.Message) -> None:
-        if len(message.properties) >= _MOST_PROPERTIES or "traceparent" in message.properties:
-            return
-        carrier: dict[str, str] = {}
-        self._propagate.inject(carrier)
-        for name, value in carrier.items():
-            message.properties[name] = value
+        with _without_failing():
+            add_context(message, self._current())
 
-    def _traceparent(self) -> str:
+    def _current(self) -> dict[str, str]:
+        """The context of the current span; empty if there is none."""
         carrier: dict[str, str] = {}
-        self._propagate.inject(carrier)
-        return carrier.get("traceparent", "")
+        with _without_failing():
+            self._propagator.inject(carrier)
+        return carrier
 
     def _remember(self, transaction_id: str, links: list[Any]) -> None:
         self._contexts[transaction_id] = (self._contexts.get(transaction_id, []) + links)[:_MOST_LINKS]
@@ -200,15 +238,18 @@ class Tracing:
             self._contexts.popitem(last=False)
 
     def _links(self, messages: Iterable[Any]) -> list[Any]:
+        """Links to the contexts of the first 128 messages, as far as they have one."""
         found = [self._link(message.properties) for message, _ in zip(messages, range(_MOST_LINKS), strict=False)]
         return [link for link in found if link is not None]
 
     def _link(self, properties: Mapping[str, str]) -> Any:
         """A link to the context that a message carries; None where it has none."""
-        if not properties or "traceparent" not in properties:
+        if not context_in(properties):
             return None
-        known = self._trace.get_current_span(self.context_of(properties)).get_span_context()
-        return self._trace.Link(known) if known.is_valid else None
+        with _without_failing():
+            known = self._trace.get_current_span(self.context_of(properties)).get_span_context()
+            return self._trace.Link(known) if known.is_valid else None
+        return None
 
 
 @contextmanager
@@ -217,7 +258,13 @@ def _without_failing() -> Iterator[None]:
     try:
         yield
     except Exception:
-        logger.warning("a span could not be made", exc_info=True)
+        _failures.log("the application's tracing failed; messages go on without this span")
+
+
+def _type_of(error: BaseException) -> str:
+    """What kind of error it is: the broker's reason, or the class."""
+    reason = getattr(error, "reason", "")
+    return reason if reason and isinstance(reason, str) else type(error).__qualname__
 
 
 def _about(messages: Sequence[Any], operation: str, kind: str, client_id: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ with embedded_broker(topics=["orders"], groups=["g"]) as broker:
     with Producer(broker.endpoint) as producer:
         producer.send("orders", "x", properties={"traceparent": "the application's own"})
         producer.send_many([Message("orders", "y"), Message("orders", "z")])
-        many = {f"name-{number}": "v" for number in range(125)}
+        many = {f"name-{number}": "v" for number in range(128)}
         producer.send("orders", "w", properties=many)
     got = []
     with Consumer(broker.endpoint, "g", "orders", start="earliest") as consumer:
@@ -77,31 +77,69 @@ def test_what_is_received_is_a_span_with_links_and_properties_of_the_application
     )
 
 
-BROKEN = """
-from opentelemetry import trace
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
-class Fails(Sampler):
-    def should_sample(self, *_, **__):
-        raise RuntimeError("the application's sampler fails")
-    def get_description(self):
-        return "it fails"
-class FailsAtTheEnd(SpanProcessor):
-    def on_end(self, span):
-        raise RuntimeError("the application's processor fails")
-provider = TracerProvider(sampler={sampler})
-provider.add_span_processor(FailsAtTheEnd())
-trace.set_tracer_provider(provider)
+SEVERAL = """
+from collections import Counter
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from producer_sdk import Message, Producer
+from producer_sdk.testing import embedded_broker
+from consumer_sdk import Consumer
+exporter = InMemorySpanExporter()
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))
+
+class Tells(TraceContextTextMapPropagator):
+    def inject(self, carrier, *_, **__):
+        carrier.update(b3="0", tenant="7")
+
+propagate.set_global_textmap(CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator(), Tells()]))
+context.attach(baggage.set_baggage("basket", "b" * 8000))
+with embedded_broker(topics=["orders"], groups=["g"]) as broker:
+    with Producer(broker.endpoint) as producer:
+        {sending}
+    got = []
+    with Consumer(broker.endpoint, "g", "orders", start="earliest") as consumer:
+        while len(got) < {count}:
+            got += consumer.receive(1000, timeout=10)
+    {telling}
 """
 
 
-@pytest.mark.parametrize("sampler", ["Fails()", "ALWAYS_ON"])
-def test_an_application_whose_tracing_fails_sends_and_receives(sampler: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SENDING.format(setting=BROKEN.format(sampler=sampler))],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "'a': 'b'" in done.stdout, done.stderr
+def printed(**parts: object) -> list[str]:
+    program = SEVERAL.format(**parts)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_each_of_many_messages_carries_a_context_of_its_own_and_the_call_links_to_the_first_128() -> None:
+    telling = """
+    made = [f"{span.context.span_id:016x}" for span in exporter.get_finished_spans() if span.name == "create orders"]
+    carried = {message.properties.get("traceparent", "--").split("-")[2] for message in got}
+    (sending,) = [span for span in exporter.get_finished_spans() if span.name == "send orders"]
+    print(len(carried), carried == set(made), [f"{link.context.span_id:016x}" for link in sending.links] == made[:128])
+    """
+    sending = 'producer.send_many([Message("orders", str(number)) for number in range(300)])'
+    assert printed(sending=sending, count=300, telling=telling.strip()) == ["300 True True"]
+
+
+def test_nothing_of_the_applications_propagators_is_stored_and_nothing_refused_for_it() -> None:
+    sending = """
+        own = {"baggage": "its own", "b3": "its own", "large": "l" * 9000}
+        producer.send("orders", "x", properties=own)
+        producer.send("orders", "y", properties={f"name-{number}": "v" for number in range(127)})
+    """
+    telling = """
+    for message in sorted(got, key=lambda each: each.text):
+        print(len(message.properties), sorted(set(message.properties) & {"baggage", "b3", "tenant", "traceparent"}),
+              message.properties.get("baggage"), message.properties.get("b3"))
+    """
+    assert printed(sending=sending.strip(), count=2, telling=telling.strip()) == [
+        "4 ['b3', 'baggage', 'traceparent'] its own its own",
+        "128 ['traceparent'] None None",
+    ]
