@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import logging
 import warnings
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from broker.config_sources import seen_by_all
 from broker.errors import BrokerError, ConfigurationError
 from broker.metrics.listener import MetricsListener
 from broker.ports.observer import NO_OBSERVER, Observer, both, guarded
-from broker.ports.tracer import NO_TRACER, Tracer
+from broker.ports.tracer import NO_TRACER, Tracer, guarded_tracer
 from broker.server import Server
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
@@ -25,8 +25,11 @@ from broker.wire.client_limits import ClientBounds
 from broker.wire.interceptor import CallInterceptor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.config import BrokerConfig
     from broker.console.server import ConsoleServer
+    from broker.tracing.export import ExportingTracer
 
 logger = logging.getLogger("halfmq.broker")
 
@@ -56,6 +59,7 @@ class Broker:
             tracer: what records traces of messages.
         """
         self._tracer = tracer
+        self._exporting: ExportingTracer | None = None
         self.config = config
         self._shares_port = shares_port
         self._make_store = make_store
@@ -93,9 +97,31 @@ class Broker:
             ConfigurationError: the database, its settings, or the address is not usable; the text has the remedy.
         """
         config = self.config
-        self._exporting = make_tracer(config)
-        await asyncio.to_thread(self._open_database)
-        tracer = self._exporting or self._tracer
+        async with AsyncExitStack() as undo:
+            await asyncio.to_thread(self._open_database)
+            undo.callback(self._database.close)
+            self._exporting = make_tracer(config)
+            undo.push_async_callback(self._close_tracer)
+            server = await self._open(undo)
+            undo.pop_all()
+        for setting in ("tls_key", "rocketmq_keys"):
+            warn_of_readers(setting, getattr(config, setting))
+        for loop in self._loops:
+            loop.observer = self._observer
+            loop.start()
+        await server.serve()
+        logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
+        if self.admin_endpoint:
+            logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
+        if self.console_endpoint:
+            logger.info("broker %s shows its console on %s", config.name, self.console_endpoint)
+        if self.metrics_endpoint:
+            logger.info("broker %s has metrics on %s", config.name, self.metrics_endpoint)
+
+    async def _open(self, undo: AsyncExitStack) -> Server:
+        """Builds the parts and listens; `undo`: takes what closes them if a later one fails."""
+        config = self.config
+        tracer = guarded_tracer(self._exporting or self._tracer)
         parts = assemble(config, self._database, self._observer, self._make_store, tracer)
         gate = make_gate(config, parts)
         guard = CallInterceptor(
@@ -121,40 +147,21 @@ class Broker:
         self._console = make_console(
             config, self._server.servicers(), gate, parts.audit, guard, shares_port=self._shares_port
         )
-        try:
-            await self._store.start()
-            if gate is not None:
-                await parts.rights.refresh()
-                await parts.quotas.refresh()
-                await gate.start()
-            if self._metrics is not None:
-                self._metrics_listener = MetricsListener(config.metrics_listen, self._metrics.render)
-            if self._console is not None:
-                await self._console.start()
-            await self._server.listen()
-            self._reports.status = replace(
-                self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now()
-            )
-        except BaseException:
-            await self._close_metrics()
-            if self._console is not None:
-                await self._console.stop()
-            await self._store.close()
-            self._database.close()
-            raise
-        for setting in ("tls_key", "rocketmq_keys"):
-            warn_of_readers(setting, getattr(config, setting))
-        for loop in self._loops:
-            loop.observer = self._observer
-            loop.start()
-        await self._server.serve()
-        logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
-        if self.admin_endpoint:
-            logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
-        if self.console_endpoint:
-            logger.info("broker %s shows its console on %s", config.name, self.console_endpoint)
-        if self.metrics_endpoint:
-            logger.info("broker %s has metrics on %s", config.name, self.metrics_endpoint)
+        undo.push_async_callback(self._store.close)
+        await self._store.start()
+        if gate is not None:
+            await parts.rights.refresh()
+            await parts.quotas.refresh()
+            await gate.start()
+        if self._metrics is not None:
+            undo.push_async_callback(self._close_metrics)
+            self._metrics_listener = MetricsListener(config.metrics_listen, self._metrics.render)
+        if self._console is not None:
+            undo.push_async_callback(self._console.stop)
+            await self._console.start()
+        await self._server.listen()
+        self._reports.status = replace(self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now())
+        return self._server
 
     async def stop(self) -> bool:
         """Drains: clients switch to other brokers, calls in flight end, everything acknowledged is durable.
@@ -172,8 +179,7 @@ class Broker:
             await loop.stop()
         await self._server.stop()
         await self._close_metrics()
-        if self._exporting is not None:
-            await asyncio.to_thread(self._exporting.close)
+        await self._close_tracer()
         try:
             async with asyncio.timeout(CLOSING):
                 await self._record_the_rest()
@@ -192,6 +198,10 @@ class Broker:
     async def _close_metrics(self) -> None:
         if self._metrics_listener is not None:
             await asyncio.to_thread(self._metrics_listener.close)
+
+    async def _close_tracer(self) -> None:
+        if self._exporting is not None:
+            await asyncio.to_thread(self._exporting.close)
 
     async def _record_the_rest(self) -> None:
         try:
@@ -213,10 +223,17 @@ class Broker:
             largest_body=config.max_body_bytes,
             table_prefix=config.table_prefix,
         )
+        try:
+            self._prepare_database(warnings)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prepare_database(self, warnings: Sequence[str]) -> None:
         for warning in warnings:
             # A database in memory was requested explicitly.
             logger.log(logging.INFO if self._database.volatile else logging.WARNING, "database setting: %s", warning)
-        if config.migrate:
+        if self.config.migrate:
             migrate(self._database)
         elif current(self._database) != newest():
             raise ConfigurationError(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PRINTED = 10
 """Lines of a kind that are printed within a period."""
+PRINTED_OF = {"opentelemetry": 1}
+"""The same for loggers below a name. A collector that is away is no trouble of the broker's."""
 PERIOD = 60.0
 """Seconds after which the lines of a kind are printed again, and the others told."""
 MOST_KINDS = 1_000
@@ -72,7 +74,7 @@ class Repeats(logging.Filter):
             if len(self._kinds) >= MOST_KINDS:
                 return True
             kind = self._kinds[place] = _Kind(now, record.levelno, _text_of(record)[:LONGEST_EXAMPLE])
-        if kind.printed < PRINTED:
+        if kind.printed < PRINTED_OF.get(record.name.partition(".")[0], PRINTED):
             kind.printed += 1
             return True
         kind.counted += 1

@@ -6,6 +6,7 @@ OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS.
 
 from __future__ import annotations
 
+import logging
 import threading
 from importlib.metadata import version
 
@@ -15,6 +16,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from broker.tracing.message_tracer import MessageTracer
+
+logger = logging.getLogger("halfmq.tracer")
 
 CLOSING = 2.0
 NAME = "halfmq-broker"
@@ -36,10 +39,18 @@ class ExportingTracer(MessageTracer):
         super().__init__(self._provider, broker_id)
 
     def close(self) -> None:
-        """Sends what is left, for CLOSING seconds at most: a collector may be away."""
-        closing = threading.Thread(target=self._provider.shutdown, name="halfmq-traces", daemon=True)
+        """Ends the spans that are open and sends what is left, for CLOSING seconds at most: a collector may be away."""
+        closing = threading.Thread(target=self._end, name="halfmq-traces", daemon=True)
         closing.start()
         closing.join(CLOSING)
+        if closing.is_alive():
+            logger.warning("the last spans could not be sent within %g s; they are dropped", CLOSING)
+
+    def _end(self) -> None:
+        try:
+            self.end_checks()
+        finally:
+            self._provider.shutdown()
 
 
 def _from_environment() -> Resource:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
@@ -31,7 +32,19 @@ if TYPE_CHECKING:
 MOST_REMEMBERED = 10_000
 """Transactions without a verdict whose contexts this broker remembers, and checks without an answer."""
 MOST_LINKS = 128
+LONGEST_CHECK = 300.0
+"""Seconds after which a check's span ends without an answer: another broker may have decided the transaction."""
 _PROPAGATOR = TraceContextTextMapPropagator()
+
+
+@dataclass(slots=True)
+class _OpenCheck:
+    """A check without an answer."""
+
+    span: Any
+    number: int
+    client_id: str
+    began: float
 
 
 class MessageTracer(Tracer):
@@ -45,7 +58,7 @@ class MessageTracer(Tracer):
         self._tracer = provider.get_tracer("halfmq.broker")
         self._broker_id = broker_id
         self._contexts: OrderedDict[bytes, list[str]] = OrderedDict()
-        self._checks: OrderedDict[tuple[bytes, str], Any] = OrderedDict()
+        self._checks: OrderedDict[bytes, _OpenCheck] = OrderedDict()
 
     def now(self) -> int:
         """The time, in nanoseconds since 1970."""
@@ -74,6 +87,8 @@ class MessageTracer(Tracer):
     ) -> None:
         """A span for the release or the drop, in the trace of the verdict, linked with the messages."""
         contexts = self._contexts.pop(transaction_id, [])
+        self._end_check(transaction_id)
+        self._end_old_checks()
         parent = sampled(traceparent) or next(iter(contexts), "")
         if not parent:
             return
@@ -84,7 +99,9 @@ class MessageTracer(Tracer):
         self._add(name, parent, began, own, links=[each for each in contexts if each != parent])
 
     def check_sent(self, check: ClaimedCheck, client_id: str) -> None:
-        """A span that ends with the answer, or with the next check of the transaction to this producer."""
+        """A span that ends with the answer, or when it is certain or likely that none will come."""
+        self._end_check(check.transaction_id)
+        self._end_old_checks()
         found = [trace_of(half.properties, half.notes) for half in check.halves[:MOST_LINKS]]
         contexts = [each for each in found if each]
         if not contexts:
@@ -93,19 +110,30 @@ class MessageTracer(Tracer):
         own = {**_of(check.transaction_id), "messaging.halfmq.check_number": check.check_number}
         own |= {"messaging.client.id": client_id, **_on(check.halves[0].topic)}
         span = self._start(f"check {check.halves[0].topic}", contexts[0], 0, own, contexts)
-        self._end_check((check.transaction_id, client_id))
-        self._checks[check.transaction_id, client_id] = span
+        self._checks[check.transaction_id] = _OpenCheck(span, check.check_number, client_id, time.monotonic())
         while len(self._checks) > MOST_REMEMBERED:
             self._end_check(next(iter(self._checks)))
 
     def check_answered(self, transaction_id: bytes, verdict: str, client_id: str, traceparent: str) -> None:
         """Ends the check's span, with the answer."""
-        span = self._checks.get((transaction_id, client_id))
-        if span is not None:
-            span.set_attribute("messaging.halfmq.answer", verdict)
-            if sampled(traceparent):
-                span.add_link(_context_of(traceparent))
-            self._end_check((transaction_id, client_id))
+        check = self._checks.get(transaction_id)
+        if check is None or check.client_id != client_id:
+            return
+        check.span.set_attribute("messaging.halfmq.answer", verdict)
+        if sampled(traceparent):
+            check.span.add_link(_context_of(traceparent))
+        self._end_check(transaction_id)
+
+    def check_abandoned(self, transaction_id: bytes, check_number: int, client_id: str) -> None:
+        """Ends the check's span, without an answer."""
+        check = self._checks.get(transaction_id)
+        if check is not None and (check.number, check.client_id) == (check_number, client_id):
+            self._end_check(transaction_id)
+
+    def end_checks(self) -> None:
+        """Ends the spans of all checks: no answers will come."""
+        while self._checks:
+            self._end_check(next(iter(self._checks)))
 
     def delivered(self, parts: Sequence[Delivered], group: str, client_id: str, began: int) -> None:
         """A span for each message."""
@@ -130,10 +158,18 @@ class MessageTracer(Tracer):
         while len(self._contexts) > MOST_REMEMBERED:
             self._contexts.popitem(last=False)
 
-    def _end_check(self, place: tuple[bytes, str]) -> None:
-        span = self._checks.pop(place, None)
-        if span is not None:
-            span.end()
+    def _end_check(self, transaction_id: bytes) -> None:
+        check = self._checks.pop(transaction_id, None)
+        if check is not None:
+            check.span.end()
+
+    def _end_old_checks(self) -> None:
+        before = time.monotonic() - LONGEST_CHECK
+        while self._checks:
+            oldest = next(iter(self._checks))
+            if self._checks[oldest].began > before:
+                return
+            self._end_check(oldest)
 
     def _add(self, name: str, parent: str, began: int, attributes: dict[str, Any], links: Sequence[str] = ()) -> None:
         self._start(name, parent, began, attributes, links).end()

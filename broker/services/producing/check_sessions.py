@@ -38,7 +38,7 @@ class CheckSession:
         self.group_ids: set[int] = set()
         self._parcels: asyncio.Queue[_Parcel | None] = asyncio.Queue()
         self._under_way: set[_Parcel] = set()
-        self._open: dict[bytes, None] = {}
+        self._open: dict[bytes, int] = {}
         self.silent = False
         self.closed = False
         self.sent = 0
@@ -48,10 +48,15 @@ class CheckSession:
         """Checks that it has not answered, as far as they are remembered."""
         return len(self._open)
 
-    def asked(self, transaction_id: bytes) -> None:
+    @property
+    def open_checks(self) -> list[tuple[bytes, int]]:
+        """Transactions and numbers of these checks."""
+        return list(self._open.items())
+
+    def asked(self, transaction_id: bytes, check_number: int) -> None:
         """Records that a check was sent to it."""
         self._open.pop(transaction_id, None)
-        self._open[transaction_id] = None
+        self._open[transaction_id] = check_number
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
@@ -142,6 +147,9 @@ class CheckSessions:
             if not members:
                 del self._by_group[group_id]
         session.group_ids.clear()
+        if self._tracer.enabled:
+            for transaction_id, check_number in session.open_checks:
+                self._tracer.check_abandoned(transaction_id, check_number, session.client_id)
 
     def group_ids(self) -> list[int]:
         """Groups with a producer at this broker."""
@@ -159,7 +167,7 @@ class CheckSessions:
         """Sends a check to the group's next producer; returns its client id, None if none could be reached."""
         for session in self._by_turns(check):
             # Before it is sent: its answer may arrive before this continues.
-            session.asked(check.transaction_id)
+            session.asked(check.transaction_id, check.check_number)
             if self._tracer.enabled:
                 self._tracer.check_sent(check, session.client_id)
             if await session.send(check):

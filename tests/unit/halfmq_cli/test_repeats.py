@@ -95,3 +95,17 @@ def test_long_texts_are_not_kept(log: Log) -> None:
         log.logger.info("x" * 100_000 + str(number))
     assert len(log.lines) == PRINTED
     assert sum(len(text) for _, text in log.repeats._kinds) == LONGEST_KIND
+
+
+def test_of_loggers_of_opentelemetry_one_line_is_printed_and_the_others_are_told(log: Log) -> None:
+    exporter = logging.getLogger("opentelemetry.test.repeats")
+    exporter.addHandler(log.handler)
+    exporter.propagate = False
+    for _ in range(5):
+        exporter.warning("the collector is away")
+    log.repeats.flush()
+    exporter.removeHandler(log.handler)
+    assert log.lines == [
+        "the collector is away",
+        "4 more lines like this one were not printed: the collector is away",
+    ]

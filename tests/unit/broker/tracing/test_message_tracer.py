@@ -71,14 +71,48 @@ def test_a_verdict_is_below_the_span_that_gave_it(traced: Traced) -> None:
     assert traced.parents[-1] == 5
 
 
-def test_a_check_without_an_answer_ends_with_the_next_one(traced: Traced) -> None:
-    for number in (1, 2):
-        traced.tracer.check_sent(ClaimedCheck(own(1), 1, number, 15, 0, [half(7)]), "me")
+def check(number: int = 1, of: int = 1) -> ClaimedCheck:
+    return ClaimedCheck(own(of), 1, number, 15, 0, [half(7)])
+
+
+@pytest.mark.parametrize("second", ["me", "you"])
+def test_a_check_without_an_answer_ends_with_the_next_one_to_whomever(traced: Traced, second: str) -> None:
+    traced.tracer.check_sent(check(1), "me")
+    traced.tracer.check_sent(check(2), second)
     assert traced.names == ["check orders"]
-    traced.tracer.check_answered(own(1), "UNKNOWN", "you", "")
+    traced.tracer.check_answered(own(1), "UNKNOWN", "a third one", "")
     assert traced.names == ["check orders"]
-    traced.tracer.check_answered(own(1), "UNKNOWN", "me", "")
+    traced.tracer.check_answered(own(1), "UNKNOWN", second, "")
     assert traced.names == ["check orders"] * 2
+
+
+def test_a_check_without_an_answer_ends_with_the_verdict(traced: Traced) -> None:
+    traced.tracer.check_sent(check(), "me")
+    traced.tracer.decided(own(1), "commit", "operator", "", 1, 1)
+    assert traced.names == ["check orders", "release"]
+
+
+def test_a_check_ends_with_the_stream_that_it_was_sent_on(traced: Traced) -> None:
+    traced.tracer.check_sent(check(2), "me")
+    traced.tracer.check_abandoned(own(1), 1, "me")
+    traced.tracer.check_abandoned(own(1), 2, "you")
+    assert traced.names == []
+    traced.tracer.check_abandoned(own(1), 2, "me")
+    assert traced.names == ["check orders"]
+
+
+def test_a_check_that_nobody_answers_for_long_ends_with_another_transactions(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker may have decided it."""
+    traced.tracer.check_sent(check(of=1), "me")
+    traced.tracer.check_sent(check(of=2), "me")
+    assert traced.names == []
+    monkeypatch.setattr(module, "LONGEST_CHECK", 0.0)
+    traced.tracer.check_sent(check(of=3), "me")
+    assert traced.names == ["check orders"] * 2
+    traced.tracer.decided(own(4), "commit", "operator", "", 1, 1)
+    assert traced.names == ["check orders"] * 3
 
 
 def test_only_so_many_are_remembered(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.ports.checks import ClaimedCheck
+from broker.ports.tracer import Tracer
 from broker.services.producing import check_sessions
 from broker.services.producing.check_sessions import CheckSession, CheckSessions
 
@@ -109,3 +110,29 @@ async def test_who_is_known_to_have_transactions_is_asked_first() -> None:
         sessions.end(session)
     await asyncio.gather(*taking)
     assert numbers["sure"] == list(range(6))
+
+
+class Told(Tracer):
+    """Keeps what it is told of checks."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.abandoned: list[tuple[bytes, int, str]] = []
+
+    def check_abandoned(self, transaction_id: bytes, check_number: int, client_id: str) -> None:
+        self.abandoned.append((transaction_id, check_number, client_id))
+
+
+async def test_a_tracer_is_told_of_the_checks_that_a_stream_leaves_unanswered() -> None:
+    told = Told()
+    sessions, session = CheckSessions(tracer=told), CheckSession("dying")
+    sessions.admit(session, GROUP)
+    checks = session.outgoing()
+    sending = [asyncio.create_task(sessions.send(replace(check(number), check_number=number))) for number in (3, 4)]
+    assert [(await anext(checks)).check_number for _ in sending] == [3, 4]
+    session.answered(check(3).transaction_id)
+    assert told.abandoned == []
+    sessions.end(session)
+    await asyncio.gather(*sending)
+    assert told.abandoned == [(check(4).transaction_id, 4, "dying")]

@@ -81,7 +81,7 @@ async def test_who_was_silent_once_and_answers_again_has_its_share_again() -> No
     sessions, slow = CheckSessions(), CheckSession("slow")
     sessions.admit(slow, GROUP)
     own = os.urandom(16)
-    slow.asked(own)
+    slow.asked(own, 1)
     assert (slow.owes(own), slow.silent) == (True, False)
     check = ClaimedCheck(own, GROUP, 2, MOST, 0, [])
     taking = asyncio.create_task(anext(slow.outgoing()))
