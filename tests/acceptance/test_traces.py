@@ -196,3 +196,20 @@ def test_the_listings_of_the_page_run() -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     assert done.stdout == "True\n", done.stderr
+
+
+def test_what_a_site_sends_is_below_its_request() -> None:
+    """Django with its own instrumentation as on the page, by WSGI and ASGI, with a synchronous and an async view."""
+    listing = listing_with("docs/traces.md", "from django").text
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "traced_site.py"), listing],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        [f"POST {view}", "send orders"] for view in ("orders", "orders-async") for _ in "ab"
+    ]

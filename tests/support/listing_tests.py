@@ -143,6 +143,7 @@ EACH = {
     "docs/traces.md": {
         "POST /orders": "acceptance/test_traces.py::test_a_transaction_is_one_trace_from_prepare_to_the_handlers",
         "from opentelemetry import trace": "acceptance/test_traces.py::test_the_listings_of_the_page_run",
+        "from django.core.wsgi": "acceptance/test_traces.py::test_what_a_site_sends_is_below_its_request",
         "from client_core.tracing": "acceptance/test_traces.py::test_the_listings_of_the_page_run",
         "pip install": OPTIONS,
     },

@@ -32,10 +32,16 @@ class ReceivedSpan:
 
 
 class TraceReceiver:
-    """Takes spans, until the block ends."""
+    """Takes spans, until the block ends.
+
+    Attributes:
+        spans: what came.
+        refuses: whether it answers 503, as one that has too much to do.
+    """
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
+        self.refuses = False
         self._came = threading.Condition()
         receiver = self
 
@@ -44,9 +50,9 @@ class TraceReceiver:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     content = gzip.decompress(content)
-                if self.path == "/v1/traces":
+                if self.path == "/v1/traces" and not receiver.refuses:
                     receiver._take(ExportTraceServiceRequest.FromString(content))
-                self.send_response(200)
+                self.send_response(503 if receiver.refuses else 200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
