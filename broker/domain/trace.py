@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 TRACEPARENT = "traceparent"
 """The property that carries the context of the span that made a message."""
+TRACE_PROPERTIES = frozenset({TRACEPARENT, "tracestate", TRACE_CONTEXT})
+"""Stored properties that belong to a trace: whoever sends a message again under its id has another span then."""
 LONGEST = 55
 _SAMPLED = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][13579bdf]")
 

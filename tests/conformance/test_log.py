@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.message import TRACE_CONTEXT
 from broker.domain.topic import QueueState, TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import AlreadyExists, NotFound
@@ -51,6 +52,32 @@ async def test_a_send_again_has_one_effect(store: Store, topic: Topic, together:
     answers = [place for batch in batches for place in await store.send(batch)]
     assert set(answers) == {(topic.queue_ids[0], 0), (topic.queue_ids[0], 1)}
     assert [message.body for message in await log_of(store, topic)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("delay", [None, 5 * SECOND], ids=["at once", "delayed"])
+async def test_a_send_again_in_another_trace_has_one_effect(
+    world: World, store: Store, topic: Topic, together: bool, delay: int | None
+) -> None:
+    """A call has a span of its own, and so the message another context; the first one stays."""
+    when = None if delay is None else world.clock.now() + delay
+    contexts = [{"traceparent": "first", "tracestate": "a=1"}, {"traceparent": "second"}, {}]
+    notes = [{TRACE_CONTEXT: "first"}, None, {TRACE_CONTEXT: "third"}]
+    own_id = new_id()
+    items = [
+        sending(topic, message_id=own_id, deliver_at=when, properties={"x": "1", **context}, notes=note)
+        for context, note in zip(contexts, notes, strict=True)
+    ]
+    batches = [items] if together else [[item] for item in items]
+    answers = [place for batch in batches for place in await store.send(batch)]
+    ok(answers)
+    if delay is not None:
+        world.clock.pass_time(delay)
+        await store.move_due(known=True)
+        ok(await store.send(items))
+    assert len(set(map(str, answers))) == 1
+    (message,) = await log_of(store, topic)
+    assert {name: message.properties[name] for name in contexts[0]} == contexts[0]
 
 
 CHANGES: dict[str, dict[str, object]] = {

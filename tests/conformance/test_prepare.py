@@ -249,6 +249,25 @@ async def test_the_first_check_is_due_after_the_policys_time_or_later(world: Wor
     assert due == {soon: POLICY.first_check, late: POLICY.first_check * 10, early: POLICY.first_check}
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("deliver_at", [None, 1 << 60])
+async def test_a_prepare_again_in_another_trace_has_one_effect(
+    world: World, store: Store, topic: Topic, shop: int, together: bool, deliver_at: int | None
+) -> None:
+    """A call has a span of its own, and so the message another context."""
+    transaction_id = new_id()
+    contexts: list[dict[str, str]] = [{"traceparent": "first", "tracestate": "a=1"}, {"traceparent": "second"}, {}]
+    items = [
+        PrepareWork(transaction_id, shop, [half(topic, deliver_at=deliver_at, properties=context)])
+        for context in contexts
+    ]
+    for batch in [items] if together else [[item] for item in items]:
+        ok(await store.prepare(batch))
+    assert world.count("half_message") == 1
+    other = PrepareWork(transaction_id, shop, [half(topic, deliver_at=deliver_at, properties={"x": "1"})])
+    assert of(AlreadyExists, (await store.prepare([other]))[0]).reason == "TRANSACTION_ID_REUSED"
+
+
 @pytest.mark.parametrize("verdict", [None, commit, rollback])
 async def test_an_id_of_another_producer_group_is_refused_and_nothing_is_told(
     world: World, store: Store, topic: Topic, verdict: Any

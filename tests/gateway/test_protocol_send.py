@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.rocketmq.names import producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2
 from halfmq.v1 import admin_pb2
 from support.rocketmq_protocol import (
@@ -382,6 +383,23 @@ async def test_a_message_that_is_sent_again_has_one_effect(
     twice = message(topic, "twice")
     assert [entry.offset for entry in (await raw.send(twice, twice)).entries] == [1, 1]
     assert [each.body for each in await got(raw, native, topic, 2)] == [b"once", b"twice"]
+
+
+async def test_what_is_sent_again_from_another_span_is_stored_once(raw: RawClient, native: Client) -> None:
+    """Each try of a client may have a span of its own."""
+    topic, name, of_half = await native.make_topic(), new_message_id(), new_message_id()
+    spans = [f"00-{1:032x}-{number:016x}-01" for number in (1, 2)]
+    for context in spans:
+        traced: dict[str, Any] = {"properties": {"traceparent": context}, "trace_context": context}
+        await raw.send_one(topic, "once", message_id=name, **traced)
+        prepared = (await raw.send(half(topic, "half", message_id=of_half, **traced))).entries[0]
+    assert await raw.end(prepared.transaction_id) == Code.OK
+    found = await got(raw, native, topic, 2)
+    assert [(each.body, each.user_properties["traceparent"]) for each in found] == [
+        (b"once", spans[0]),
+        (b"half", spans[0]),
+    ]
+    assert await native.undecided(producer_group_of(topic)) == {}
 
 
 async def test_a_half_message_that_is_sent_again_is_one_transaction(raw: RawClient, native: Client) -> None:

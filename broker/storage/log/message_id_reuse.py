@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.message import DELIVER_AT
+from broker.domain.trace import TRACE_PROPERTIES
 from broker.errors import AlreadyExists, StoredBodyBroken
 from broker.storage.log.message_queries import find_message
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from broker.ports.log import SendWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
+
+_OF_THE_CALL = TRACE_PROPERTIES | {DELIVER_AT}
 
 
 def is_repeat(session: Session, item: SendWork, directory: Directory) -> bool:
@@ -29,7 +32,10 @@ def is_repeat(session: Session, item: SendWork, directory: Directory) -> bool:
 
 
 def same_message(one: Message, other: Message) -> bool:
-    """Whether two messages have the same content; delivery times are ignored, because a delay gives different ones."""
+    """Whether two messages have the same content.
+
+    Delivery times are ignored, because a delay gives different ones, and traces, because each call has its own.
+    """
     return _same(one, other, other.stored_properties)
 
 
@@ -40,12 +46,12 @@ def _same(own: Message, other: Message | LogMessage, properties: dict[str, str])
         and own.tag == other.tag
         and own.message_group == other.message_group
         and list(own.keys) == list(other.keys)
-        and _without_time(own.stored_properties) == _without_time(properties)
+        and _of_content(own.stored_properties) == _of_content(properties)
     )
 
 
-def _without_time(properties: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in properties.items() if name != DELIVER_AT}
+def _of_content(properties: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in properties.items() if name not in _OF_THE_CALL}
 
 
 def reused() -> AlreadyExists:

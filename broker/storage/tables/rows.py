@@ -9,6 +9,7 @@ from broker.domain.ids import message_id
 from broker.domain.lease import Lease
 from broker.domain.message import DEDUP_KEY, DELIVER_AT, LONG_TAG, PRIORITY, SHORT_TAG, LogMessage, Message
 from broker.domain.place import InLog, Recalled, Scheduled
+from broker.domain.trace import TRACE_PROPERTIES
 from broker.errors import StoredBodyBroken
 from broker.storage.tables import bodies
 
@@ -190,12 +191,12 @@ def _decoded(first: int, second: int, topic_id: int = 0, due: int = 0) -> Place:
     return Recalled(second, topic_id, due) if first == _RECALLED else InLog(first, second)
 
 
-def without_time(properties: str | None) -> dict[str, str] | None:
-    """Stored properties without the delivery time: computed from a delay, it differs at each send."""
-    if properties is None or DELIVER_AT not in properties:
-        return None
-    decoded: dict[str, str] = json.loads(properties)
-    return decoded if decoded.pop(DELIVER_AT, None) is not None else None
+def properties_of_content(properties: str | None) -> dict[str, str]:
+    """Stored properties without what differs at each send: the trace, and a delivery time's value, as of a delay."""
+    decoded: dict[str, str] = json.loads(properties) if properties else {}
+    if DELIVER_AT in decoded:
+        decoded[DELIVER_AT] = ""
+    return {name: value for name, value in decoded.items() if name not in TRACE_PROPERTIES}
 
 
 def stored_dedup_key(properties: str | None) -> str | None:

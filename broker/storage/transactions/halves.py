@@ -341,7 +341,7 @@ def _on_topics(item: PrepareWork, new: dict[int, Half], gone: set[int]) -> dict[
 
 
 def _is_same(stored: Sequence[Any], half: Half) -> bool:
-    """Whether a half message is stored already. The first delivery time is kept, whatever a repetition has.
+    """Whether a half message is stored already. The first delivery time and trace are kept, whatever a repetition has.
 
     Raises:
         BrokenBody: the stored one is damaged.
@@ -350,9 +350,7 @@ def _is_same(stored: Sequence[Any], half: Half) -> bool:
     *headers, own = rows.headers(half.message)
     if topic_id != half.topic_id or others != headers or not is_stored(body, size, half.message.body):
         return False
-    return properties == own or (
-        (without_time := rows.without_time(own)) is not None and without_time == rows.without_time(properties)
-    )
+    return properties == own or rows.properties_of_content(properties) == rows.properties_of_content(own)
 
 
 def _stored_size(row: Sequence[Any]) -> int:

@@ -143,3 +143,16 @@ def test_nothing_of_the_applications_propagators_is_stored_and_nothing_refused_f
         "4 ['b3', 'baggage', 'traceparent'] its own its own",
         "128 ['traceparent'] None None",
     ]
+
+
+def test_a_message_that_is_sent_again_under_its_id_is_stored_once_and_keeps_its_first_context() -> None:
+    sending = """
+        for _ in range(2):
+            producer.send("orders", "x", message_id="0f8fad5b-d9cb-469f-a165-70867728950e")
+        producer.send("orders", "y")
+    """
+    telling = """
+    spans = [f"{span.context.span_id:016x}" for span in exporter.get_finished_spans() if span.name == "send orders"]
+    print(sorted((message.text, spans.index(message.properties["traceparent"].split("-")[2])) for message in got))
+    """
+    assert printed(sending=sending.strip(), count=2, telling=telling.strip()) == ["[('x', 0), ('y', 2)]"]
