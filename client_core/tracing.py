@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from client_core.trace_context import TRACEPARENT, add_context, context_in
@@ -30,8 +31,6 @@ logger = logging.getLogger("halfmq.tracing")
 LOG_EVERY = 60.0
 """Seconds between log lines about tracing that fails, and between attempts to find a provider that cannot be loaded."""
 _MOST_LINKS = 128
-_MOST_REMEMBERED = 10_000
-"""Transactions whose contexts are remembered until their verdict."""
 
 
 class _Failures:
@@ -87,7 +86,7 @@ class Tracing:
         self._context, self._trace = context, trace
         # Not the application's own: brokers and other clients read this format, and baggage would be stored.
         self._propagator = TraceContextTextMapPropagator()
-        self._contexts: OrderedDict[str, list[Any]] = OrderedDict()
+        self._remembered = _Remembered()
 
     @contextmanager
     def sending(
@@ -118,7 +117,7 @@ class Tracing:
             if len(messages) == 1:
                 self._inject(messages[0])
             if transaction_id:
-                self._remember(transaction_id, links or self._links(messages))
+                self._remembered.add(transaction_id, links or self._links(messages))
             yield
 
     def _create(self, message: pb.Message, client_id: str) -> None:
@@ -136,7 +135,7 @@ class Tracing:
             "messaging.client.id": client_id,
             "messaging.halfmq.transaction_id": transaction_id,
         }
-        links = self._contexts.pop(transaction_id, [])
+        links = self._remembered.pop(transaction_id)
         with self._span(operation, "CLIENT", attributes, links):
             yield self._current().get(TRACEPARENT, "")
 
@@ -232,11 +231,6 @@ class Tracing:
             self._propagator.inject(carrier)
         return carrier
 
-    def _remember(self, transaction_id: str, links: list[Any]) -> None:
-        self._contexts[transaction_id] = (self._contexts.get(transaction_id, []) + links)[:_MOST_LINKS]
-        while len(self._contexts) > _MOST_REMEMBERED:
-            self._contexts.popitem(last=False)
-
     def _links(self, messages: Iterable[Any]) -> list[Any]:
         """Links to the contexts of the first 128 messages, as far as they have one."""
         found = [self._link(message.properties) for message, _ in zip(messages, range(_MOST_LINKS), strict=False)]
@@ -250,6 +244,36 @@ class Tracing:
             known = self._trace.get_current_span(self.context_of(properties)).get_span_context()
             return self._trace.Link(known) if known.is_valid else None
         return None
+
+
+class _Remembered:
+    """Links to the messages of transactions that wait for their verdict, for clients on any thread."""
+
+    MOST_TRANSACTIONS = 10_000
+    MOST_LINKS = 20_000
+    """Of all transactions together: less than 10 MB."""
+
+    def __init__(self) -> None:
+        self._links: OrderedDict[str, list[Any]] = OrderedDict()
+        self._count = 0
+        self._lock = Lock()
+
+    def add(self, transaction_id: str, links: list[Any]) -> None:
+        """Adds to a transaction's; those of the oldest ones go when there are too many."""
+        with self._lock:
+            known = self._links.get(transaction_id, [])
+            now = (known + links)[:_MOST_LINKS]
+            self._links[transaction_id] = now
+            self._count += len(now) - len(known)
+            while len(self._links) > self.MOST_TRANSACTIONS or self._count > self.MOST_LINKS:
+                self._count -= len(self._links.popitem(last=False)[1])
+
+    def pop(self, transaction_id: str) -> list[Any]:
+        """Those of a transaction, which are forgotten."""
+        with self._lock:
+            found = self._links.pop(transaction_id, [])
+            self._count -= len(found)
+            return found
 
 
 @contextmanager

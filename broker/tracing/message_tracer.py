@@ -19,6 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from broker.domain.ids import format_id, message_id
 from broker.domain.trace import sampled, trace_of
 from broker.ports.tracer import Tracer
+from broker.tracing.remembered import RememberedContexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from broker.ports.checks import ClaimedCheck
     from broker.ports.delivery import Delivered
 
-MOST_REMEMBERED = 10_000
-"""Transactions without a verdict whose contexts this broker remembers, and checks without an answer."""
+MOST_CHECKS = 10_000
+"""Checks without an answer."""
+MOST_CHECK_LINKS = 20_000
+"""Of the spans of these checks together: less than 10 MB."""
 MOST_LINKS = 128
 LONGEST_CHECK = 300.0
 """Seconds after which a check's span ends without an answer: another broker may have decided the transaction."""
@@ -44,21 +47,23 @@ class _OpenCheck:
     span: Any
     number: int
     client_id: str
+    links: int
     began: float
 
 
 class MessageTracer(Tracer):
     """Makes the spans."""
 
-    __slots__ = ("_broker_id", "_checks", "_contexts", "_tracer")
+    __slots__ = ("_broker_id", "_check_links", "_checks", "_contexts", "_tracer")
     enabled = True
 
     def __init__(self, provider: TracerProvider, broker_id: str) -> None:
         """Takes the provider of tracers, and the broker's name."""
         self._tracer = provider.get_tracer("halfmq.broker")
         self._broker_id = broker_id
-        self._contexts: OrderedDict[bytes, list[str]] = OrderedDict()
+        self._contexts = RememberedContexts()
         self._checks: OrderedDict[bytes, _OpenCheck] = OrderedDict()
+        self._check_links = 0
 
     def now(self) -> int:
         """The time, in nanoseconds since 1970."""
@@ -80,13 +85,13 @@ class MessageTracer(Tracer):
             own["messaging.message.body.size"] = len(message.body)
             self._add(f"{operation} {message.topic}", traceparent, began, {**own, **_on(message.topic)})
         if group and contexts:
-            self._remember(transaction_id, contexts)
+            self._contexts.add(transaction_id, contexts)
 
     def decided(
         self, transaction_id: bytes, verdict: str, source: str, traceparent: str, released: int, began: int
     ) -> None:
         """A span for the release or the drop, in the trace of the verdict, linked with the messages."""
-        contexts = self._contexts.pop(transaction_id, [])
+        contexts = self._contexts.pop(transaction_id)
         self._end_check(transaction_id)
         self._end_old_checks()
         parent = sampled(traceparent) or next(iter(contexts), "")
@@ -106,12 +111,15 @@ class MessageTracer(Tracer):
         contexts = [each for each in found if each]
         if not contexts:
             return
-        self._remember(check.transaction_id, contexts)
+        self._contexts.add(check.transaction_id, contexts)
         own = {**_of(check.transaction_id), "messaging.halfmq.check_number": check.check_number}
         own |= {"messaging.client.id": client_id, **_on(check.halves[0].topic)}
         span = self._start(f"check {check.halves[0].topic}", contexts[0], 0, own, contexts)
-        self._checks[check.transaction_id] = _OpenCheck(span, check.check_number, client_id, time.monotonic())
-        while len(self._checks) > MOST_REMEMBERED:
+        self._checks[check.transaction_id] = _OpenCheck(
+            span, check.check_number, client_id, len(contexts), time.monotonic()
+        )
+        self._check_links += len(contexts)
+        while len(self._checks) > MOST_CHECKS or self._check_links > MOST_CHECK_LINKS:
             self._end_check(next(iter(self._checks)))
 
     def check_answered(self, transaction_id: bytes, verdict: str, client_id: str, traceparent: str) -> None:
@@ -152,15 +160,10 @@ class MessageTracer(Tracer):
                 }
                 self._add(f"deliver {message.topic}", traceparent, began, {**own, **_on(message.topic)})
 
-    def _remember(self, transaction_id: bytes, contexts: list[str]) -> None:
-        known = self._contexts.get(transaction_id, [])
-        self._contexts[transaction_id] = list(dict.fromkeys([*known, *contexts]))[:MOST_LINKS]
-        while len(self._contexts) > MOST_REMEMBERED:
-            self._contexts.popitem(last=False)
-
     def _end_check(self, transaction_id: bytes) -> None:
         check = self._checks.pop(transaction_id, None)
         if check is not None:
+            self._check_links -= check.links
             check.span.end()
 
     def _end_old_checks(self) -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from client_core.tracing import _Remembered
+
 SENDING = """
 import sys
 from producer_sdk import Producer
@@ -156,3 +158,18 @@ def test_a_message_that_is_sent_again_under_its_id_is_stored_once_and_keeps_its_
     print(sorted((message.text, spans.index(message.properties["traceparent"].split("-")[2])) for message in got))
     """
     assert printed(sending=sending.strip(), count=2, telling=telling.strip()) == ["[('x', 0), ('y', 2)]"]
+
+
+def test_links_that_wait_for_a_verdict_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Remembered, "MOST_LINKS", 10)
+    monkeypatch.setattr(_Remembered, "MOST_TRANSACTIONS", 4)
+    remembered = _Remembered()
+    for name in "abcd":
+        remembered.add(name, [1, 2])
+        remembered.add(name, [3])
+    assert [remembered.pop(name) for name in "abcd"] == [[], [1, 2, 3], [1, 2, 3], [1, 2, 3]]
+    for name in "abcdef":
+        remembered.add(name, [1])
+    assert [remembered.pop(name) for name in "abcdef"] == [[], [], [1], [1], [1], [1]]
+    remembered.add("many", list(range(200)))
+    assert remembered.pop("many") == []

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from broker.domain.message import Message
 from broker.ports.checks import ClaimedCheck
 from broker.tracing import message_tracer as module
+from broker.tracing import remembered
 from broker.tracing.message_tracer import MessageTracer
 
 
@@ -116,7 +117,8 @@ def test_a_check_that_nobody_answers_for_long_ends_with_another_transactions(
 
 
 def test_only_so_many_are_remembered(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(module, "MOST_CHECKS", 3)
+    monkeypatch.setattr(remembered, "MOST_TRANSACTIONS", 3)
     for number in range(1, 6):
         traced.tracer.stored("prepare", own(number), [half(number)], "shop", 1)
         traced.tracer.check_sent(ClaimedCheck(own(number), 1, 1, 15, 0, [half(number)]), "me")
@@ -124,3 +126,13 @@ def test_only_so_many_are_remembered(traced: Traced, monkeypatch: pytest.MonkeyP
     for number in range(1, 6):
         traced.tracer.decided(own(number), "commit", "operator", "", 1, 1)
     assert traced.names.count("release") == 3
+
+
+def test_the_links_of_checks_without_an_answer_are_bounded(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CHECK_LINKS", 10)
+    for number in range(1, 6):
+        traced.tracer.check_sent(ClaimedCheck(own(number), 1, 1, 15, 0, [half(n) for n in range(1, 5)]), "me")
+    assert traced.names == ["check orders"] * 3
+    for number in range(1, 6):
+        traced.tracer.check_answered(own(number), "COMMIT", "me", "")
+    assert traced.names == ["check orders"] * 5
