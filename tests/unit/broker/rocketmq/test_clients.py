@@ -211,7 +211,7 @@ async def test_a_verdict_by_call_is_an_answer_of_the_clients_stream() -> None:
     stream = await world.open(ME)
     await world.clients.has_transactions(ME, "orders")
     (session,) = world.clients.heard(ME).streams
-    session.asked(b"1")
+    session.asked(b"1", 1)
     session.silent = True
     world.clients.heard_of(b"2", ME)
     world.clients.heard_of(b"1", OTHER)
