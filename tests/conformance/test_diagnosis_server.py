@@ -185,6 +185,10 @@ def test_a_user_without_a_right_on_any_table_is_told_what_to_grant(world: World,
             for check in ("tables", "retention"):
                 found = one(with_user(world, url, check), WARNING, "cannot be looked at: the database user", words)
                 assert f"GRANT SELECT ON `{database.url.database}`.{versions} TO 'doctor_" in found.remedy
+            with closing(Database(url, table_prefix=world.table_prefix)) as opened:
+                together = list(examine(opened, SETTINGS, ["clock", "tables", "retention", "plans"]))
+            # It is said once, and what needs no table is looked at.
+            assert [(each.check, each.severity) for each in together] == [("clock", Severity.OK), ("tables", WARNING)]
     finally:
         with connect(world.url, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("DROP TABLE somebodys")

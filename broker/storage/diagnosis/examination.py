@@ -88,7 +88,7 @@ def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: flo
             # Its settings are those of a diagnosis.
             database.renew(session)
     except CannotLook as missing:
-        if tables_told and isinstance(missing, NoTables):
+        if tables_told and check.name != schema.NAME and isinstance(missing, NoTables):
             return [*missing.found]
         text = f"cannot be looked at: {missing.cause}"
         return [*missing.found, Finding(check.name, Severity.WARNING, text, missing.remedy)]

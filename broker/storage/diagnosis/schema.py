@@ -29,6 +29,8 @@ def tables(subject: Subject) -> list[Finding]:
     try:
         subject.need_tables()
     except NoTables as missing:
+        if missing.hidden:
+            raise
         return [Finding(NAME, Severity.CRITICAL, missing.cause, missing.remedy)]
     stored = subject.inspection.tables(subject.session, subject.database.names.all())
     findings = []

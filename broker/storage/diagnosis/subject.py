@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.storage.diagnosis.inspection import INSPECTIONS
-from broker.storage.diagnosis.inspection.base import NoTables
+from broker.storage.diagnosis.inspection.base import CannotLook, NoTables
 from broker.storage.diagnosis.inspection.servers import ServerInspection
 from broker.storage.diagnosis.inspection.sqlite import SQLiteInspection
 from broker.storage.engine.session import Session
@@ -112,10 +112,12 @@ class Subject:
             found: what was found without them.
 
         Raises:
-            NoTables: there are none, or those of another version.
-            CannotLook: the database user may not read the version.
+            NoTables: there are none, or those of another version; or the database user may not read it.
         """
-        version = self.version()
+        try:
+            version = self.version()
+        except CannotLook as denied:
+            raise NoTables(denied.cause, denied.remedy, found, hidden=True) from denied
         if version == newest():
             return
         if version is None:

@@ -32,7 +32,16 @@ class CannotLook(Exception):
 
 
 class NoTables(CannotLook):
-    """There are no tables of this program's version to look at."""
+    """There are no tables of this program's version to look at.
+
+    Attributes:
+        hidden: whether it is not known: the database user may not read the version.
+    """
+
+    def __init__(self, cause: str, remedy: str, found: Sequence[Finding] = (), *, hidden: bool = False) -> None:
+        """Takes what CannotLook does, and whether it is not known."""
+        super().__init__(cause, remedy, found)
+        self.hidden = hidden
 
 
 class PlanStep(NamedTuple):
