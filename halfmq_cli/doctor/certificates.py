@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
 from broker.ports.diagnosis import Bounds, Finding, Severity
 from broker.storage.engine.connection import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from broker.config import BrokerConfig
     from client_core.connection import TlsConfig
@@ -29,6 +32,11 @@ _RENEWED = {
     "ssl_ca": "renew the authority of the database server's certificate, and replace the file; then restart brokers",
     "ssl_cert": "renew it and replace the file, with its key; then restart brokers",
 }
+_OF_AUTHORITIES = {"tls_client_ca", "ssl_ca"}
+FEW = 5
+"""Authorities in a file that are judged one by one; more are a bundle, such as the system's."""
+_BLOCK = re.compile(rb"-----BEGIN (?:X509 )?CERTIFICATE-----.*?-----END (?:X509 )?CERTIFICATE-----", re.DOTALL)
+_NOT_READABLE = (ValueError, x509.InvalidVersion)
 _SHOWN = "renew it and replace the files that tls_certificate and tls_key of that broker name"
 
 
@@ -61,19 +69,59 @@ def of_endpoint(endpoint: str, tls: TlsConfig, now: datetime) -> list[Finding]:
         return []
     if shown is None:
         return []
-    return [_judged(f"the certificate that {endpoint} shows", x509.load_der_x509_certificate(shown), _SHOWN, now)]
+    what = f"the certificate that {endpoint} shows"
+    try:
+        return [_judged(what, _loaded(x509.load_der_x509_certificate, shown), _SHOWN, now)]
+    except _NOT_READABLE as error:
+        return [Finding(NAME, Severity.CRITICAL, f"{what} cannot be read: {error}", _SHOWN)]
 
 
 def _of_file(setting: str, file: str, now: datetime) -> Iterator[Finding]:
     try:
-        found = x509.load_pem_x509_certificates(Path(file).read_bytes())
-    except (OSError, ValueError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it holds no certificate (PEM)"
+        found = _certificates(Path(file).read_bytes())
+        if setting in _OF_AUTHORITIES and len(found) > FEW:
+            yield _of_bundle(f"{setting}: of the {len(found)} certificates in {file!r} the", found, setting, now)
+        else:
+            for each in found:
+                yield _judged(f"{setting}: the certificate in {file!r}", each, _RENEWED[setting], now)
+    except (OSError, *_NOT_READABLE) as error:
+        what = error.strerror if isinstance(error, OSError) else "it holds no certificate (PEM) that can be read"
         text = f"{setting}: the file {file!r} cannot be read: {what}"
         yield Finding(NAME, Severity.CRITICAL, text, f"correct {setting}, or the file's permissions")
-        return
-    for each in found:
-        yield _judged(f"{setting}: the certificate in {file!r}", each, _RENEWED[setting], now)
+
+
+def _of_bundle(what: str, found: Sequence[x509.Certificate], setting: str, now: datetime) -> Finding:
+    """The one that is valid for longest: some of a system's authorities always end soon, and any may be in use."""
+    valid = [each for each in found if each.not_valid_before_utc <= now] or found
+    last = max(valid, key=lambda each: each.not_valid_after_utc)
+    return _judged(f"{what} last to end", last, _RENEWED[setting], now)
+
+
+def _certificates(content: bytes) -> list[x509.Certificate]:
+    """Those of a file; in a bundle, those that can be read.
+
+    Raises:
+        ValueError: there is none, or one of few cannot be read.
+        x509.InvalidVersion: as above.
+    """
+    blocks = _BLOCK.findall(content)
+    found = []
+    for block in blocks:
+        try:
+            found.append(_loaded(x509.load_pem_x509_certificate, block))
+        except _NOT_READABLE:
+            if len(blocks) <= FEW:
+                raise
+    if not found:
+        raise ValueError("there is no certificate")
+    return found
+
+
+def _loaded(load: Callable[[bytes], x509.Certificate], content: bytes) -> x509.Certificate:
+    """Without the warnings about certificates that are not as they should be, which would be shown to the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        return load(content)
 
 
 def _judged(what: str, certificate: x509.Certificate, remedy: str, now: datetime) -> Finding:

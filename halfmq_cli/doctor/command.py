@@ -77,11 +77,12 @@ def doctor(
         _fail(shown(error))
     except HalfmqError as error:
         _fail(str(error))
+    findings: list[Finding] = []
     try:
-        findings, problem = _diagnosis(config, names, brokers, security)
-    except Exception:
+        problem = _diagnosis(config, names, brokers, security, findings)
+    except Exception as error:
         traceback.print_exc()
-        raise SystemExit(UNKNOWN) from None
+        problem = f"a fault of the command itself: {type(error).__name__}"
     if not (findings or problem):
         _fail("only: None of these checks is for this database.")
     if problem:
@@ -91,10 +92,13 @@ def doctor(
 
 
 def _diagnosis(
-    config: BrokerConfig, names: Iterable[str], brokers: Iterable[str], security: TlsConfig | None
-) -> tuple[list[Finding], str]:
-    """All findings, and why the database could not be looked at, if it could not."""
-    findings: list[Finding] = []
+    config: BrokerConfig,
+    names: Iterable[str],
+    brokers: Iterable[str],
+    security: TlsConfig | None,
+    findings: list[Finding],
+) -> str:
+    """Adds all findings, so that none is lost by a fault; returns why the database could not be looked at, if so."""
     problem = ""
     of_database = [name for name in names if name in OF_DATABASE]
     if of_database:
@@ -107,7 +111,7 @@ def _diagnosis(
     if endpoints.NAME in names:
         for each in brokers:
             findings += endpoints.look(each, security)
-    return findings, problem
+    return problem
 
 
 def _of_certificates(config: BrokerConfig, brokers: Iterable[str], security: TlsConfig | None) -> list[Finding]:

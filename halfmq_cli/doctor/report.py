@@ -33,7 +33,7 @@ def write(findings: Sequence[Finding], error: str, *, as_json: bool, verbose: bo
 
     Args:
         findings: of all checks.
-        error: why it could not look at the database; empty if it could.
+        error: why some checks could not be done; empty if all were.
         as_json: as one object of JSON.
         verbose: also what passed.
     """
@@ -81,7 +81,7 @@ def _summary(findings: Sequence[Finding], error: str) -> str:
     parts = [f"{counts[each]} {each.name.lower()}" for each in (Severity.CRITICAL, Severity.WARNING) if counts[each]]
     all_of = len({each.check for each in findings})
     parts.append(f"{len(passed(findings))} of {all_of} checks passed")
-    return ", ".join([*parts, "the database could not be looked at"] if error else parts)
+    return ", ".join([*parts, "the others could not be done"] if error else parts)
 
 
 def _table(findings: Sequence[Finding]) -> None:

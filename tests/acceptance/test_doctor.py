@@ -99,6 +99,22 @@ def test_what_is_critical_decides_the_status_and_comes_first(own: BrokerProcess,
 # What it cannot look at
 
 
+def test_no_check_passes_where_there_are_no_tables_to_look_at(own: BrokerProcess) -> None:
+    done = doctor(own.database, "--table-prefix", "other_", "--only", "producers", "--only", "retention")
+    first, second, summary = done.stdout.splitlines()
+    assert first.startswith(
+        "WARNING producers: cannot be looked at: the database has no tables of halfmq with the prefix"
+    )
+    assert second.startswith("WARNING retention: cannot be looked at: ")
+    assert summary == "2 warning, 0 of 2 checks passed"
+    assert done.returncode == WARNING
+    everything = doctor(own.database, "--table-prefix", "other_")
+    assert everything.stdout.count("no tables of halfmq") == 1
+    assert everything.stdout.startswith("CRITICAL tables: the database has no tables of halfmq with the prefix other_")
+    assert everything.returncode == CRITICAL
+    assert doctor(own.database, "--table-prefix", "other_", "--skip", "tables").returncode == WARNING
+
+
 def test_a_database_that_cannot_be_reached(own: BrokerProcess) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -106,7 +122,7 @@ def test_a_database_that_cannot_be_reached(own: BrokerProcess) -> None:
     done = doctor(url, "--endpoint", own.endpoint)
     assert done.returncode == UNKNOWN
     assert "cannot be reached" in done.stderr
-    assert done.stdout == "2 of 2 checks passed, the database could not be looked at\n"
+    assert done.stdout == "2 of 2 checks passed, the others could not be done\n"
     told = json.loads(doctor(url, "--json").stdout)
     assert (told["status"], told["exit_status"]) == ("UNKNOWN", UNKNOWN)
     assert "cannot be reached" in told["error"]

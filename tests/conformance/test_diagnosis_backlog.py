@@ -13,8 +13,11 @@ from broker.domain.topic import TopicSettings
 from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.ports.delivery import JoinWork
 from broker.ports.diagnosis import DAY, Severity
+from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.log import SendWork
+from broker.ports.transactions import PrepareWork
 from conformance.diagnosing import ALL, applies, findings, named, one, results, today
+from conformance.submitting import committed, service_on
 from conformance.world import HOUR, POLICY, acks, commit, decided, half, new_id, ok, prepared, pull, sending, text
 
 if TYPE_CHECKING:
@@ -94,6 +97,34 @@ async def test_parked_transactions_are_counted_with_the_age_of_the_oldest(
     one(findings(database, "stuck-checks"), CRITICAL, "for 24.1 h")
 
 
+async def test_the_oldest_parked_transaction_is_found_behind_a_thousand_of_another_group(
+    world: World, store: Store, topic: Topic, database: Database
+) -> None:
+    first, second = [await store.producer_group_id(name) for name in ("first", "second")]
+    ok(await store.prepare([PrepareWork(new_id(), first, [half(topic)]) for _ in range(1100)]))
+    ok(await store.prepare([PrepareWork(new_id(), second, [half(topic)])]))
+    parked = "UPDATE half_message SET check_state = 3, check_due_at = NULL, parked_at = ? WHERE producer_group_id = ?"
+    changed(world, parked, today() - HOUR, first)
+    changed(world, parked, today() - 3 * DAY, second)
+    words = "more than 1000 transactions are parked", "the oldest for 3.0 d or more (producer group second)"
+    one(findings(database, "stuck-checks"), CRITICAL, *words)
+    changed(world, parked, today() - HOUR, second)
+    one(findings(database, "stuck-checks"), WARNING, "the oldest for 60.0 min or more")
+
+
+async def test_a_last_check_that_nobody_parks_is_found_behind_a_thousand_of_another_group(
+    world: World, store: Store, topic: Topic, database: Database
+) -> None:
+    first, second = [await store.producer_group_id(name) for name in ("first", "second")]
+    ok(await store.prepare([PrepareWork(new_id(), first, [half(topic)]) for _ in range(1100)]))
+    ok(await store.prepare([PrepareWork(new_id(), second, [half(topic)])]))
+    sent = "UPDATE half_message SET check_state = 2, check_due_at = ? WHERE producer_group_id = ?"
+    changed(world, sent, today() + 20 * SECOND, first)
+    changed(world, sent, today() - 4 * POLICY.interval, second)
+    words = "more than 1000 transactions wait", "parked 2.0 min ago: no broker is at work"
+    one(findings(database, "stuck-checks"), CRITICAL, *words)
+
+
 async def test_a_last_check_without_an_answer_is_a_warning_and_one_that_nobody_parks_is_critical(
     world: World, store: Store, topic: Topic, database: Database
 ) -> None:
@@ -122,8 +153,6 @@ async def test_a_producer_group_whose_checks_nobody_takes_is_named(
 async def test_of_many_producer_groups_the_worst_are_named_and_the_others_counted(
     world: World, store: Store, topic: Topic, database: Database
 ) -> None:
-    from broker.ports.transactions import PrepareWork
-
     for number in range(13):
         group = await store.producer_group_id(f"shop{number}")
         ok(await store.prepare([PrepareWork(new_id(), group, [half(topic)])]))
@@ -169,7 +198,7 @@ async def test_of_many_queues_the_latest_are_named_and_the_others_counted(
         "the oldest message of the topic wide, queue 299",
         "the oldest message of the topic wide, queue 298",
     ]
-    assert found[-1].found == "295 further queues are behind, too"
+    assert found[-1].found == "295 further ones are behind, too"
     assert len(found) == 6
     group = await store.create_group("slow", GroupSettings(3, keep_unread=True), TopicSettings(1, HOUR))
     await store.join(JoinWork(group, [wide], "consumer", {}))
@@ -228,6 +257,27 @@ async def test_records_that_retention_left_are_found(
         named(found, *words)
 
 
+async def test_half_messages_of_sinks_and_refused_submissions_that_retention_left_are_found(
+    world: World, store: Store, topic: Topic, database: Database
+) -> None:
+    group = await store.producer_group_id("%SINK%archive")
+    halves = PrepareWork(new_id(), group, [half(topic)], checked=False)
+    assert await store.prepare_epoch(SinkWork(Epoch("archive", "query", 0, False), new_id(), halves)) is False
+    committed(world, "early", topic="nowhere")
+    assert await service_on(store).release() == 1
+    assert findings(database, "retention") == []
+    changed(world, "UPDATE sink_transaction SET prepared_at = prepared_at - ?", DAY + 600 * SECOND)
+    one(findings(database, "retention"), WARNING, "a half message of a sink should have been deleted 10.0 min ago")
+    changed(world, "UPDATE refused_submission SET refused_at = refused_at - ?", 33 * DAY)
+    found = findings(database, "retention")
+    assert len(found) == 2
+    assert named(found, "a refused submission should have been deleted 3.0 d ago").severity is CRITICAL
+    # The remedy: a broker that deletes.
+    world.clock.time = today()
+    assert await store.trim_refused_submissions(30 * DAY) == 1
+    one(findings(database, "retention"), WARNING, "a half message of a sink")
+
+
 async def test_the_op_record_of_a_message_that_waits_for_its_time_is_kept_for_good_reason(
     world: World, store: Store, topic: Topic, database: Database
 ) -> None:
@@ -245,6 +295,18 @@ async def test_a_deleted_topic_that_is_not_cleared_is_found(
     assert findings(database, "deletions") == []
     changed(world, "UPDATE topic SET deleted_at = ?", today() - 1200 * SECOND)
     one(findings(database, "deletions"), WARNING, "messages of 1 deleted topic", "20.0 min ago", "start a broker")
+
+
+async def test_the_topic_that_was_deleted_first_is_found_behind_a_thousand(
+    world: World, store: Store, topic: Topic, database: Database
+) -> None:
+    session = world.session()
+    session.begin()
+    columns = "name, queue_count, retention, created_at, deleted_at"
+    rows = [(f"gone{number}", 1, HOUR, today(), today()) for number in range(1100)]
+    session.insert("topic", columns, [*rows, ("first", 1, HOUR, today(), today() - 2 * DAY)])
+    session.commit()
+    one(findings(database, "deletions"), CRITICAL, "messages of more than 1000 deleted topics", "deleted 2.0 d ago")
 
 
 async def test_a_delayed_message_that_nobody_moves_is_found(

@@ -14,6 +14,7 @@ from broker.storage.diagnosis.inspection import INSPECTIONS
 from broker.storage.diagnosis.settings import durability
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
 from broker.storage.engine.connection import Database
+from broker.storage.engine.dialects.sqlite import LOG_KEPT
 from conformance.diagnosing import ALL, SETTINGS, findings, one, today
 from conformance.fake_server import FakeServer
 from conformance.world import HOUR, START
@@ -50,6 +51,26 @@ def test_a_log_that_a_reader_keeps_from_being_emptied(world: World, database: Da
             findings(database, "history-list", log_bytes=bounds), Severity.WARNING, "the write-ahead log has 1", "lsof"
         )
         assert float(found.found.split()[4]) > 9
+
+
+@SQLITE
+def test_a_log_that_was_large_once_is_no_finding_after_the_next_commits_of_a_broker(
+    world: World, database: Database
+) -> None:
+    bounds = Bounds(LOG_KEPT + (1 << 20), 1 << 30)
+    broker = world.session()
+    broker.run("CREATE TABLE filler (content BLOB)")
+    with closing(sqlite3.connect(world.url.removeprefix("sqlite:///"), isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM topic").fetchall()
+        for _ in range(40):
+            broker.run("INSERT INTO filler VALUES (zeroblob(1048576))")
+        one(findings(database, "history-list", log_bytes=bounds), Severity.WARNING, "reads an older state")
+        reader.execute("COMMIT")
+        # The first one copies the log into the database, the second one begins it anew.
+        for _ in range(2):
+            broker.run("INSERT INTO filler VALUES (zeroblob(1))")
+        assert findings(database, "history-list", log_bytes=bounds) == []
 
 
 @SQLITE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import closing
@@ -30,7 +31,8 @@ from conformance.diagnosing import (
     results,
     today,
 )
-from support.databases import connect
+from faults.mysql_proxy import Delay, Kept, MySqlProxy
+from support.databases import connect, create_database, drop_database, server_url
 from support.private_servers import PrivateServer
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ def test_a_server_with_every_setting_wrong(kind: Kind, tmp_path: Path) -> None:
         with connect(server.url, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("SET GLOBAL binlog_format = 'STATEMENT'")
             cursor.execute("SET GLOBAL read_only = 1")
+            # This one is no fault: brokers ask for their level in each session.
+            cursor.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         with closing(Database(server.url)) as opened:
             found = findings(opened, "settings")
             assert named(found, "innodb_flush_log_at_trx_commit is 2", "set it to 1").severity is CRITICAL
@@ -119,12 +123,75 @@ def test_a_right_that_is_missing(world: World, database: Database) -> None:
 
 def test_a_right_on_a_single_table_that_is_missing(world: World, database: Database) -> None:
     tables = [database.names.table(each) for each in ("topic", "queue")]
-    rest = [each for each in database.names.all() if each not in tables]
-    rights = [f"{ROWS_ONLY.partition(' ON ')[0]} ON `{{database}}`.{each}" for each in rest]
+    rights = without_right_on(database, *tables)
     rights += [f"SELECT, INSERT, DELETE ON `{{database}}`.{each}" for each in tables]
     with account(world.url, *rights) as url:
         found = with_user(world, url, "rights", migrates=False)
     one(found, CRITICAL, f"lacks UPDATE on 2 of {TABLES} tables", *tables)
+
+
+def without_right_on(database: Database, *tables: str) -> list[str]:
+    """Rights on rows, table by table, as for a user that was given no right on the whole database."""
+    rest = [each for each in [database.names.versions, *database.names.all()] if each not in tables]
+    return [f"{ROWS_ONLY.partition(' ON ')[0]} ON `{{database}}`.{each}" for each in rest]
+
+
+def test_a_table_that_a_migration_added_without_a_grant_is_a_right_that_is_missing(
+    world: World, database: Database
+) -> None:
+    """The information schema has no table on which a user has no right."""
+    added = database.names.table("refused_submission")
+    with account(world.url, *without_right_on(database, added)) as url:
+        for right in ("SELECT", "INSERT", "UPDATE", "DELETE"):
+            lacking = named(with_user(world, url, "rights", migrates=False), f"lacks {right} on 1 of ", f" ({added})")
+            assert lacking.severity is CRITICAL
+            assert f"GRANT {right} ON `{database.url.database}`.* TO 'doctor_" in lacking.remedy
+        found = [each for each in with_user(world, url, "tables") if "there is no view" not in each.found]
+        hidden = one(found, WARNING, "cannot be looked at: the database user 'doctor_")
+        assert f"lacks SELECT on the table {added}" in hidden.found
+        assert f"GRANT SELECT ON `{database.url.database}`.{added} TO 'doctor_" in hidden.remedy
+        assert "backup" not in hidden.remedy
+
+
+def test_a_table_that_is_gone_is_told_from_one_without_a_right(kind: Kind) -> None:
+    own = create_database(server_url(kind))
+    try:
+        with closing(Database(own)) as opened:
+            migrate(opened)
+            rights = without_right_on(opened)
+        with (
+            account(own, *rights) as url,
+            connect(own, autocommit=True) as connection,
+            connection.cursor() as cursor,
+            closing(Database(url)) as opened,
+        ):
+            cursor.execute("DROP TABLE dedup_key")
+            missing = named(findings(opened, "tables"), "there is no table dedup_key", "restore it from a backup")
+            assert missing.severity is CRITICAL
+            assert findings(opened, "rights", migrates=False) == []
+    finally:
+        drop_database(own)
+
+
+def test_a_user_without_a_right_on_any_table_is_told_what_to_grant(world: World, database: Database) -> None:
+    with connect(world.url, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE somebodys (id INT)")
+    try:
+        with account(world.url, "SELECT ON `{database}`.somebodys") as url:
+            lacking = named(with_user(world, url, "rights", migrates=False), f"lacks DELETE on {TABLES} of {TABLES} ")
+            assert lacking.severity is CRITICAL
+            versions = database.names.versions
+            words = f"lacks SELECT on the table {versions}, or there is none"
+            for check in ("tables", "retention"):
+                found = one(with_user(world, url, check), WARNING, "cannot be looked at: the database user", words)
+                assert f"GRANT SELECT ON `{database.url.database}`.{versions} TO 'doctor_" in found.remedy
+            with closing(Database(url, table_prefix=world.table_prefix)) as opened:
+                together = list(examine(opened, SETTINGS, ["clock", "tables", "retention", "plans"]))
+            # It is said once, and what needs no table is looked at.
+            assert [(each.check, each.severity) for each in together] == [("clock", Severity.OK), ("tables", WARNING)]
+    finally:
+        with connect(world.url, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("DROP TABLE somebodys")
 
 
 def test_rights_of_rows_are_enough_for_brokers_that_do_not_migrate(world: World, database: Database) -> None:
@@ -181,6 +248,17 @@ def test_a_session_that_does_not_get_its_isolation(database: Database) -> None:
     found = one(on_session(database, "isolation", changing), CRITICAL, "REPEATABLE-READ", "READ-COMMITTED", "proxy")
     assert found.check == "isolation"
     assert on_session(database, "isolation") == []
+
+
+def test_a_proxy_that_keeps_the_isolation_level_to_itself(world: World) -> None:
+    """As one does that shares the server's sessions among its clients."""
+    with MySqlProxy.to(world.url) as proxy:
+        proxy.on_statement("ISOLATION LEVEL READ COMMITTED", when="before", action=Kept(), times=None)
+        with closing(Database(proxy.url(world.url), table_prefix=world.table_prefix)) as opened:
+            one(findings(opened, "isolation"), CRITICAL, "REPEATABLE-READ", "READ-COMMITTED", "connect directly")
+        proxy.clear()
+        with closing(Database(proxy.url(world.url), table_prefix=world.table_prefix)) as opened:
+            assert findings(opened, "isolation") == []
 
 
 # Transactions
@@ -281,6 +359,21 @@ def test_a_server_whose_clock_differs_from_this_machines(database: Database) -> 
     behind = on_session(database, "clock", f"SET SESSION timestamp = {seconds - 600}")
     one(behind, CRITICAL, "10.0 min behind this machine's")
     assert on_session(database, "clock") == []
+
+
+def test_a_slow_answer_is_no_difference_between_clocks(world: World) -> None:
+    with (
+        MySqlProxy.to(world.url) as proxy,
+        closing(Database(proxy.url(world.url), table_prefix=world.table_prefix)) as opened,
+    ):
+        proxy.on_statement("UNIX_TIMESTAMP", when="after", action=Delay(2.2), times=None)
+        bounds = Bounds(1 * SECONDS, 30 * SECONDS)
+        compared, _ = results(opened, "clock", clock=bounds)
+        assert (compared.severity, compared.remedy) == (Severity.OK, "")
+        assert re.search(r"^the database's clock is 1\.\d s behind this machine's, known to 1\.\d s$", compared.found)
+        # What is left of a difference counts.
+        proxy.clock = 600
+        one(findings(opened, "clock", clock=bounds), CRITICAL, "10.0 min ahead of this machine's, known to")
 
 
 # Bounds of the diagnosis itself

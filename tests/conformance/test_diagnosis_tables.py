@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.ports.diagnosis import Severity
+from broker.storage.diagnosis.examination import examine
 from broker.storage.diagnosis.inspection import INSPECTIONS
 from broker.storage.diagnosis.inspection.base import PRIMARY
 from broker.storage.diagnosis.plans import hot_statements
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate, newest
 from broker.storage.migrations.views import create_views
-from conformance.diagnosing import findings, named, one, results
+from conformance.diagnosing import SETTINGS, findings, named, one, results
 from conformance.world import PREFIXES, START
 from support.databases import create_database, drop_database, server_url
 
@@ -174,7 +175,10 @@ def test_tables_of_another_version(database: Database) -> None:
     run(database, f"UPDATE {database.names.versions} SET version_num = '0003'")
     one(findings(database, "tables"), CRITICAL, f"at version 0003, and this program's are at {newest()}", "migrate")
     # What is in them is not looked at: columns may be missing.
-    assert findings(database, "retention") == findings(database, "plans") == findings(database, "clock") == []
+    for check in NEED_TABLES:
+        words = f"cannot be looked at: the tables are at version 0003, and this program's are at {newest()}"
+        one(findings(database, check), WARNING, words, "run `halfmq migrate`")
+    assert checked(database, "tables", *NEED_TABLES) == {"tables", *COMPARES_CLOCKS[database.dialect.one_writer]}
     run(database, f"UPDATE {database.names.versions} SET version_num = '9999'")
     one(findings(database, "tables"), CRITICAL, "at version 9999", "use the version of halfmq that the brokers have")
 
@@ -182,6 +186,33 @@ def test_tables_of_another_version(database: Database) -> None:
 def test_another_prefix_than_the_tables_have(database: Database) -> None:
     with closing(Database(database.url, table_prefix="other_")) as other:
         one(findings(other, "tables"), CRITICAL, "no tables of halfmq with the prefix other_", "halfmq migrate")
+
+
+NEED_TABLES = ("clock", "plans", "stuck-checks", "producers", "retention", "deletions", "scheduled")
+COMPARES_CLOCKS = {False: ["clock"], True: []}
+"""By whether the database's clock is this machine's."""
+
+
+def checked(database: Database, *checks: str) -> set[str]:
+    """The checks that were done."""
+    return {each.check for each in examine(database, SETTINGS, checks)}
+
+
+@pytest.mark.parametrize("check", NEED_TABLES)
+def test_a_check_without_tables_to_look_at_is_not_passed(database: Database, check: str) -> None:
+    with closing(Database(database.url, table_prefix="other_")) as other:
+        found = one(findings(other, check), WARNING, "cannot be looked at: the database has no tables of halfmq")
+        assert "correct the URL or the table prefix" in found.remedy
+
+
+def test_checks_without_tables_to_look_at_are_left_out_where_a_finding_says_that_there_are_none(
+    database: Database,
+) -> None:
+    with closing(Database(database.url, table_prefix="other_")) as other:
+        assert checked(other, "tables", *NEED_TABLES) == {"tables", *COMPARES_CLOCKS[database.dialect.one_writer]}
+        if not database.dialect.one_writer:
+            one(findings(other, "rights"), WARNING, "cannot be looked at: the database has no tables of halfmq")
+            assert checked(other, "tables", "rights") == {"tables"}
 
 
 # Plans

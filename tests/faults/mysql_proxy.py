@@ -77,6 +77,15 @@ class SqlError:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Action, only before: the server never gets the statement, and the client is told that it was carried out."""
+
+    def packet(self) -> bytes:
+        """The server's reply to a statement that changed nothing, outside of a transaction."""
+        return _packet(bytes(7), 1)
+
+
+@dataclass(frozen=True)
 class Late:
     """Action, only before: the client's connection is cut at once; the server gets the statement some seconds later."""
 
@@ -91,7 +100,7 @@ class Then:
 
 
 # A callable is called, then the connection is cut on both sides; "cut" only cuts.
-Action: TypeAlias = Callable[[], object] | Literal["cut"] | Delay | SqlError | Late | Then
+Action: TypeAlias = Callable[[], object] | Literal["cut"] | Delay | SqlError | Kept | Late | Then
 
 
 class Rule:
@@ -99,7 +108,7 @@ class Rule:
 
     def __init__(self, matches: Predicate, *, when: When, action: Action, times: int | None, skip: int) -> None:
         """Takes which statements to act on (given the earlier ones of the transaction), and how."""
-        if when == "after" and isinstance(action, SqlError | Late):
+        if when == "after" and isinstance(action, SqlError | Kept | Late):
             raise ValueError(f"{type(action).__name__} is about a statement on its way: use it with when='before'")
         self.when = when
         self.action = action
@@ -415,7 +424,7 @@ class _Link:
             self._proxy.closed.wait(action.seconds)
             rule.carried_out()
             return True
-        if isinstance(action, SqlError):
+        if isinstance(action, SqlError | Kept):
             rule.carried_out()
             self._client.sendall(action.packet())
             return False

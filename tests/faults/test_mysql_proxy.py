@@ -10,7 +10,7 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from faults.mysql_proxy import Delay, Late, MySqlProxy, SqlError, Then, When
+from faults.mysql_proxy import Delay, Kept, Late, MySqlProxy, SqlError, Then, When
 from support.databases import KINDS, Kind, connect
 
 if TYPE_CHECKING:
@@ -114,6 +114,17 @@ def test_a_late_commit_takes_effect_after_its_client_was_cut_off(
         cursor.execute("SELECT id FROM half WHERE id = 1 FOR UPDATE")
         assert cursor.fetchall() == ((1,),)
     rule.wait(5)
+
+
+def test_a_statement_that_is_kept_succeeds_for_the_client_and_changes_nothing(
+    proxy: MySqlProxy, client: pymysql.Connection, database: str
+) -> None:
+    rule = proxy.on_statement("INSERT", when="before", action=Kept())
+    insert(client, "half", 1)
+    assert rule.fired == 1
+    insert(client, "half", 2)
+    client.commit()
+    assert rows(database, "half") == [2]
 
 
 def test_then_calls_and_lets_pass(proxy: MySqlProxy, client: pymysql.Connection, database: str) -> None:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis.subject import counted, lasting
-from broker.storage.transactions.checks import overdue
+from broker.storage.transactions.checks import earliest, overdue
 from broker.storage.transactions.halves import LAST_CHECK_SENT, PARKED, TO_CHECK
 
 if TYPE_CHECKING:
     from broker.storage.diagnosis.subject import Subject
 
 MOST_NAMED = 10
+_OF_GROUP = 100
+"""Parked transactions of a producer group that are looked at for the oldest."""
 _RESOLVE = (
     "find out in the producer's database whether its local transaction committed, then resolve it"
     " (`halfmq admin tx list --parked` lists them, `tx show` tells what can be done)"
@@ -22,50 +24,70 @@ _RESOLVE = (
 
 def stuck_checks(subject: Subject) -> list[Finding]:
     """Parked transactions, and those whose last check was sent. Ranges of half_due."""
-    if not subject.has_tables():
-        return []
-    now, settings = subject.now(), subject.settings
+    subject.need_tables()
     # With a column that the index lacks: see Dialect.by_index.
     query = (
-        "SELECT check_due_at, parked_at, check_count FROM half_message"
+        "SELECT check_due_at, check_count FROM half_message"
         f"{subject.session.dialect.by_index('half_due')} WHERE check_state = ?"
     )
     findings = []
-    parked = subject.some(query, (PARKED,))
-    if parked:
-        age = now - min(row[1] or now for row in parked)
-        findings.append(
-            Finding(
-                "stuck-checks",
-                max(Severity.WARNING, settings.parked_for.severity(age)),
-                f"{counted(parked, 'transaction is', 'transactions are')} parked, the oldest for {lasting(age)}:"
-                " checks brought no verdict",
-                _RESOLVE,
-            )
-        )
-    last = subject.some(query, (LAST_CHECK_SENT,))
-    if last:
-        late = now - min(row[0] or now for row in last)
-        nobody = settings.intervals.severity(late / settings.policy.interval)
-        findings.append(
-            Finding(
-                "stuck-checks",
-                Severity.CRITICAL if nobody else Severity.WARNING,
-                f"{counted(last, 'transaction waits', 'transactions wait')} for the answer to the last check"
-                + (f"; the oldest should have been parked {lasting(late)} ago: no broker is at work" if nobody else ""),
-                "start a broker"
-                if nobody
-                else "find out why their producers answer UNKNOWN, or do not answer, before"
-                " they are parked (GetTransaction shows the history of checks)",
-            )
-        )
+    if parked := subject.some(query, (PARKED,)):
+        findings.append(_parked(subject, counted(parked, "transaction is", "transactions are")))
+    if last := subject.some(query, (LAST_CHECK_SENT,)):
+        findings.append(_last_check_sent(subject, counted(last, "transaction waits", "transactions wait")))
     return findings or [Finding("stuck-checks", Severity.OK, "no transaction is parked, or waits for its last check")]
+
+
+def _parked(subject: Subject, how_many: str) -> Finding:
+    now, found = subject.now(), _first_parked(subject)
+    since, group = min(((since, group) for group, since, _ in found), default=(now, ""))
+    # A later one may have been parked earlier, if those that are looked at were checked again.
+    cut = " or more" if any(count == _OF_GROUP for *_, count in found) else ""
+    return Finding(
+        "stuck-checks",
+        max(Severity.WARNING, subject.settings.parked_for.severity(now - since)),
+        f"{how_many} parked, the oldest for {lasting(now - since)}{cut} (producer group {group or 'unknown'}):"
+        " checks brought no verdict",
+        _RESOLVE,
+    )
+
+
+def _first_parked(subject: Subject) -> list[tuple[str, int, int]]:
+    """Producer groups with parked transactions: since when, and how many were looked at.
+
+    Of each group the first ones in half_due, which were prepared first; it does not have the time of parking.
+    """
+    session = subject.session
+    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    found = session.fetch_each(
+        "SELECT ?, MIN(parked_at), COUNT(*) FROM (SELECT parked_at FROM"
+        f" half_message{session.dialect.by_index('half_due')} WHERE check_state = ? AND producer_group_id = ?"
+        f" LIMIT {_OF_GROUP}) some_of_them",
+        [(group_id, PARKED, group_id) for group_id in names],
+    )
+    return [(names[group_id], since, count) for group_id, since, count in found if since is not None]
+
+
+def _last_check_sent(subject: Subject, how_many: str) -> Finding:
+    now, settings = subject.now(), subject.settings
+    groups = [group_id for (group_id,) in subject.session.fetch("SELECT producer_group_id FROM producer_group")]
+    late = now - min(earliest(subject.session, LAST_CHECK_SENT, groups).values(), default=now)
+    nobody = settings.intervals.severity(late / settings.policy.interval)
+    return Finding(
+        "stuck-checks",
+        Severity.CRITICAL if nobody else Severity.WARNING,
+        f"{how_many} for the answer to the last check"
+        + (f"; the oldest should have been parked {lasting(late)} ago: no broker is at work" if nobody else ""),
+        "start a broker"
+        if nobody
+        else "find out why their producers answer UNKNOWN, or do not answer, before"
+        " they are parked (GetTransaction shows the history of checks)",
+    )
 
 
 def producers(subject: Subject) -> list[Finding]:
     """Producer groups whose checks are overdue by several intervals: no broker has a live producer of them."""
-    if not subject.has_tables():
-        return []
+    subject.need_tables()
     now, settings = subject.now(), subject.settings
     interval = settings.policy.interval
     late = sorted(overdue(subject.session, now, int(settings.intervals.warning * interval)), key=lambda each: -each[1])

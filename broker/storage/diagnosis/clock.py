@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from broker.storage.diagnosis.subject import Subject
 
 NAME = "clock"
+_TOLD = 100_000
+"""Microseconds from which on the error of the difference is told."""
 
 
 def clock(subject: Subject) -> list[Finding]:
@@ -19,19 +21,22 @@ def clock(subject: Subject) -> list[Finding]:
     before = time.time_ns() // 1000
     now = subject.now()
     after = time.time_ns() // 1000
-    findings = [] if subject.database.dialect.one_writer else [_to_machine(subject, now - (before + after) // 2)]
-    if subject.has_tables():
-        findings.append(_to_stored(subject, now))
-    return findings
+    findings = []
+    if not subject.database.dialect.one_writer:
+        findings.append(_to_machine(subject, now - (before + after) // 2, (after - before) // 2))
+    subject.need_tables(findings)
+    return [*findings, _to_stored(subject, now)]
 
 
-def _to_machine(subject: Subject, difference: int) -> Finding:
-    severity = subject.settings.clock.severity(abs(difference))
+def _to_machine(subject: Subject, difference: int, error: int) -> Finding:
+    """Judges by how much they differ at least: the answer may have taken all of the time, or the question."""
+    severity = subject.settings.clock.severity(max(0, abs(difference) - error))
     where = "behind" if difference < 0 else "ahead of"
+    known = f", known to {lasting(error)}" if error >= _TOLD else ""
     return Finding(
         NAME,
         severity,
-        f"the database's clock is {lasting(abs(difference))} {where} this machine's",
+        f"the database's clock is {lasting(abs(difference))} {where} this machine's{known}",
         "synchronise both with one time service (chronyc tracking, timedatectl): JWTs and certificates are judged by a"
         " broker's clock, leases and checks by the database's"
         if severity

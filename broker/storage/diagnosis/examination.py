@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis import checks, clock, plans, retention, rights, schema, settings, transactions
 from broker.storage.diagnosis.inspection import INSPECTIONS
-from broker.storage.diagnosis.inspection.base import CannotLook
+from broker.storage.diagnosis.inspection.base import CannotLook, NoTables
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def examine(
 ) -> Iterator[Finding]:
     """Runs the checks of these names; at least one finding each, of severity OK if nothing is wrong.
 
-    Checks that a kind of database does not have are left out.
+    Checks that a kind of database does not have are left out. So are those that need tables where there are none of
+    this version, if `tables`, which says so, is among the checks; otherwise they could not look.
 
     Args:
         database: the database.
@@ -72,10 +73,10 @@ def examine(
     """
     for check in CHECKS:
         if check.name in names and (check.on_file or not database.dialect.one_writer):
-            yield from _run(check, database, wanted, seconds_each)
+            yield from _run(check, database, wanted, seconds_each, schema.NAME in names)
 
 
-def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: float) -> list[Finding]:
+def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: float, tables_told: bool) -> list[Finding]:
     inspection = INSPECTIONS[database.dialect.name]
     try:
         session = database.session(reading=True, within=limit, answer_timeout=limit, lock_wait=LOCK_SECONDS)
@@ -87,7 +88,10 @@ def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: flo
             # Its settings are those of a diagnosis.
             database.renew(session)
     except CannotLook as missing:
-        return [Finding(check.name, Severity.WARNING, f"cannot be looked at: {missing.cause}", missing.remedy)]
+        if tables_told and check.name != schema.NAME and isinstance(missing, NoTables):
+            return [*missing.found]
+        text = f"cannot be looked at: {missing.cause}"
+        return [*missing.found, Finding(check.name, Severity.WARNING, text, missing.remedy)]
     except Exception as error:
         if isinstance(error, TookTooLong) or inspection.is_limit(error):
             text = f"cannot be looked at: the database did not answer within {limit:g} s"
@@ -95,5 +99,7 @@ def _run(check: Check, database: Database, wanted: DiagnosisSettings, limit: flo
         else:
             text = f"cannot be looked at: {type(error).__name__}: {error.args[-1] if error.args else error}"
             remedy = "look again; if it stays so, the error names the cause"
+            if inspection.is_denied(error):
+                remedy = "grant the database user SELECT on that table (see rights)"
         return [Finding(check.name, Severity.WARNING, text, remedy)]
     return found or [Finding(check.name, Severity.OK, "nothing is wrong")]

@@ -113,8 +113,7 @@ def _sample(session: Session) -> _Sample:
 
 def plans(subject: Subject) -> list[Finding]:
     """Explains them. A scan of a table with few rows is no finding: that may be the best plan."""
-    if not subject.has_tables():
-        return []
+    subject.need_tables()
     findings: list[Finding] = []
     statements = hot_statements(subject.session, subject.now())
     for hot in statements:

@@ -28,8 +28,7 @@ class _Behind(NamedTuple):
 
 def retention(subject: Subject) -> list[Finding]:
     """Messages, records and half messages of sinks that are older than they are kept."""
-    if not subject.has_tables():
-        return []
+    subject.need_tables()
     now = subject.now()
     messages, spared = _messages(subject, now)
     behind = sorted(messages + _records(subject, now), key=lambda each: -each.late)
@@ -44,7 +43,7 @@ def retention(subject: Subject) -> list[Finding]:
         for each in behind[:MOST_NAMED]
     ]
     if len(behind) > MOST_NAMED:
-        rest = counted(behind[MOST_NAMED:], "further queue is behind, too", "further queues are behind, too")
+        rest = counted(behind[MOST_NAMED:], "further one is behind, too", "further ones are behind, too")
         findings.append(Finding(_TASK, Severity.WARNING, rest, _remedy(subject, now)))
     if spared:
         worst = max(spared, key=lambda each: each.late)
@@ -172,11 +171,11 @@ def _remedy(subject: Subject, now: int) -> str:
 
 def deletions(subject: Subject) -> list[Finding]:
     """Deleted topics with remaining data. Reads the small table `topic`."""
-    if not subject.has_tables():
-        return []
+    subject.need_tables()
     now = subject.now()
-    found = subject.some("SELECT deleted_at FROM topic WHERE deleted_at IS NOT NULL")
-    late = now - min((row[0] for row in found), default=now)
+    found = subject.some("SELECT topic_id FROM topic WHERE deleted_at IS NOT NULL")
+    first = subject.session.fetch("SELECT MIN(deleted_at) FROM topic")[0][0]
+    late = now - (now if first is None else first)
     severity = subject.settings.behind.severity(late)
     if not severity:
         return [
@@ -197,8 +196,7 @@ def deletions(subject: Subject) -> list[Finding]:
 
 def scheduled(subject: Subject) -> list[Finding]:
     """Delayed messages whose time came, and that were not moved into the log. Range of the primary key."""
-    if not subject.has_tables():
-        return []
+    subject.need_tables()
     now = subject.now()
     due = earliest(subject.session)
     late = now - due if due is not None else 0

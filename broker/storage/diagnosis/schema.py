@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from broker.ports.diagnosis import Finding, Severity
-from broker.storage.diagnosis.inspection.base import PRIMARY, StoredIndex
+from broker.storage.diagnosis.inspection.base import PRIMARY, CannotLook, NoTables, StoredIndex
 from broker.storage.migrations import newest
 from broker.storage.migrations.views import VIEWS
 from broker.storage.tables.schema import metadata
@@ -26,36 +26,34 @@ _NOT_OURS = "drop it, unless you know what it is for"
 
 def tables(subject: Subject) -> list[Finding]:
     """The version of the tables; if it is this program's, every table as well."""
-    version = subject.version()
-    if version != newest():
-        return [_other_version(subject, version)]
+    try:
+        subject.need_tables()
+    except NoTables as missing:
+        if missing.hidden:
+            raise
+        return [Finding(NAME, Severity.CRITICAL, missing.cause, missing.remedy)]
     stored = subject.inspection.tables(subject.session, subject.database.names.all())
     findings = []
     for table in metadata.sorted_tables:
         name = subject.database.names.table(table.name)
         if name not in stored:
-            findings.append(Finding(NAME, Severity.CRITICAL, f"there is no table {name}", _BACKUP))
+            findings.append(_not_shown(subject, name))
             continue
         findings += _engine(name, stored[name])
         findings += _columns(subject, name, table, stored[name])
         findings += _indexes(subject, name, table, stored[name])
     findings += _views(subject)
     count = f"{len(metadata.tables)} tables and {len(VIEWS)} views"
-    return findings or [Finding(NAME, Severity.OK, f"{count} of version {version} are as they must be")]
+    return findings or [Finding(NAME, Severity.OK, f"{count} of version {newest()} are as they must be")]
 
 
-def _other_version(subject: Subject, version: str | None) -> Finding:
-    if version is None:
-        prefix = subject.database.names.prefix
-        found = "the database has no tables of halfmq" + (f" with the prefix {prefix}" if prefix else "")
-        return Finding(NAME, Severity.CRITICAL, found, "run `halfmq migrate`; or correct the URL or the table prefix")
-    older = version < newest()
-    return Finding(
-        NAME,
-        Severity.CRITICAL,
-        f"the tables are at version {version}, and this program's are at {newest()}",
-        "run `halfmq migrate`" if older else "use the version of halfmq that the brokers have",
-    )
+def _not_shown(subject: Subject, name: str) -> Finding:
+    """A table that the database does not show: it is not there, or the user has no right on it."""
+    try:
+        subject.inspection.has_table(subject.session, name)
+    except CannotLook as denied:
+        return Finding(NAME, Severity.WARNING, f"cannot be looked at: {denied.cause}", denied.remedy)
+    return Finding(NAME, Severity.CRITICAL, f"there is no table {name}", _BACKUP)
 
 
 def _views(subject: Subject) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.storage.diagnosis.inspection import INSPECTIONS
+from broker.storage.diagnosis.inspection.base import CannotLook, NoTables
 from broker.storage.diagnosis.inspection.servers import ServerInspection
 from broker.storage.diagnosis.inspection.sqlite import SQLiteInspection
 from broker.storage.engine.session import Session
@@ -14,7 +15,7 @@ from broker.storage.migrations import newest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.ports.diagnosis import DiagnosisSettings
+    from broker.ports.diagnosis import DiagnosisSettings, Finding
     from broker.storage.diagnosis.inspection.base import Inspection
     from broker.storage.engine.connection import Database
     from broker.storage.engine.statements import Answer, Row, Statement
@@ -93,16 +94,40 @@ class Subject:
         return self.session.dialect.now(self.session)
 
     def version(self) -> str | None:
-        """The version of the tables; None if there are none."""
+        """The version of the tables; None if there are none.
+
+        Raises:
+            CannotLook: the database user may not read it.
+        """
         versions = self.database.names.versions
-        if not self.session.dialect.has_table(self.session, versions):
+        if not self.inspection.has_table(self.session, versions):
             return None
         row = self.session.fetch_one(f"SELECT version_num FROM {versions}")
         return str(row[0]) if row else None
 
-    def has_tables(self) -> bool:
-        """Whether the tables are those of this version: only then their content can be looked at."""
-        return self.version() == newest()
+    def need_tables(self, found: Sequence[Finding] = ()) -> None:
+        """Returns if the tables are those of this version: only then their content can be looked at.
+
+        Args:
+            found: what was found without them.
+
+        Raises:
+            NoTables: there are none, or those of another version; or the database user may not read it.
+        """
+        try:
+            version = self.version()
+        except CannotLook as denied:
+            raise NoTables(denied.cause, denied.remedy, found, hidden=True) from denied
+        if version == newest():
+            return
+        if version is None:
+            prefix = self.database.names.prefix
+            cause = "the database has no tables of halfmq" + (f" with the prefix {prefix}" if prefix else "")
+            raise NoTables(cause, "run `halfmq migrate`; or correct the URL or the table prefix", found)
+        cause = f"the tables are at version {version}, and this program's are at {newest()}"
+        older = version < newest()
+        remedy = "run `halfmq migrate`" if older else "use the version of halfmq that the brokers have"
+        raise NoTables(cause, remedy, found)
 
     def some(self, query: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
         """The first rows of a query, one more than are counted."""

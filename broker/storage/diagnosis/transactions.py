@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis.inspection.servers import OpenSession
 from broker.storage.diagnosis.subject import counted, lasting
+from broker.storage.engine.dialects.sqlite import LOG_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ def history_list(subject: Subject) -> list[Finding]:
 
 
 def _log_of_file(subject: Subject) -> list[Finding]:
+    """By the size of the log's file: brokers cut it at the second commit after the last reader of an old state."""
     size = subject.file.log_bytes(subject.session)
     severity = subject.settings.log_bytes.severity(size)
     return [
@@ -45,8 +47,11 @@ def _log_of_file(subject: Subject) -> list[Finding]:
             "history-list",
             severity,
             f"the write-ahead log has {size / (1 << 20):.1f} MiB"
-            + (": it cannot be emptied while somebody reads an older state" if severity else ""),
-            "end programs that keep a transaction open on the file (fuser or lsof names them)" if severity else "",
+            + (": somebody reads an older state, or nothing was written since somebody did" if severity else ""),
+            "end programs that keep a transaction open on the file (fuser or lsof names them); then the brokers'"
+            f" next commits cut it to {LOG_KEPT >> 20} MiB"
+            if severity
+            else "",
         )
     ]
 

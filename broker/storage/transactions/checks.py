@@ -235,7 +235,7 @@ def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, 
     """Parks transactions whose last check went unanswered for an interval; their ids and producer groups."""
     # By producer group, so that those still waiting for an answer to their last check are not read.
     names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
-    due = [group_id for group_id, earliest in _earliest(session, LAST_CHECK_SENT, names).items() if earliest <= now]
+    due = [group_id for group_id, first in earliest(session, LAST_CHECK_SENT, names).items() if first <= now]
     ids: list[bytes] = []
     for group_id in due:
         # With a column that the index lacks: see Dialect.by_index.
@@ -263,20 +263,20 @@ def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, 
     return [(transaction_id, names.get(group_id, "")) for transaction_id, group_id in found]
 
 
-def _earliest(session: Session, check_state: int, group_ids: Iterable[int]) -> dict[int, int]:
+def earliest(session: Session, check_state: int, group_ids: Iterable[int]) -> dict[int, int]:
     """The earliest time in a check state of each producer group that has one. One entry of half_due a group."""
     found = session.fetch_each(
         "SELECT ?, MIN(check_due_at) FROM half_message WHERE check_state = ? AND producer_group_id = ?",
         [(group_id, check_state, group_id) for group_id in group_ids],
     )
-    return {group_id: earliest for group_id, earliest in found if earliest is not None}
+    return {group_id: first for group_id, first in found if first is not None}
 
 
 def overdue(session: Session, now: int, grace: int) -> list[tuple[str, int]]:
     """Producer groups whose oldest check is overdue by more than `grace`, and by how much."""
     names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
-    earliest = _earliest(session, TO_CHECK, names)
-    return [(names[group_id], now - oldest) for group_id, oldest in earliest.items() if oldest + grace < now]
+    oldest = earliest(session, TO_CHECK, names)
+    return [(names[group_id], now - first) for group_id, first in oldest.items() if first + grace < now]
 
 
 def check_again(

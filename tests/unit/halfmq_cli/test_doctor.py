@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 
 from broker.config import BrokerConfig
 from broker.ports.diagnosis import Bounds, DiagnosisSettings, Finding, Severity
+from client_core.connection import TlsConfig
 from halfmq_cli.commands import app
 from halfmq_cli.doctor import certificates, endpoints, report
 from halfmq_cli.doctor.command import ALL_CHECKS, settings_of
@@ -24,7 +28,6 @@ from support.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
@@ -66,9 +69,14 @@ def test_other_commands_keep_their_status_for_wrong_arguments() -> None:
 
 def test_a_fault_of_the_command_itself_is_status_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("halfmq_cli.doctor.command.certificates.of_settings", lambda *_: 1 // 0)
-    ran = CliRunner().invoke(app, ["doctor", "--only", "certificates", "--database", f"sqlite:///{tmp_path}/none.db"])
+    database = f"sqlite:///{tmp_path}/try.db"
+    assert CliRunner().invoke(app, ["migrate", "--database", database]).exit_code == 0
+    only = [f"--only={name}" for name in ("clock", "scheduled", "certificates")]
+    ran = CliRunner().invoke(app, ["doctor", *only, "--database", database])
     assert ran.exit_code == 3
-    assert "ZeroDivisionError" in ran.output
+    assert "halfmq: a fault of the command itself: ZeroDivisionError" in ran.stderr
+    # What was found before it is not lost.
+    assert ran.stdout == "2 of 2 checks passed, the others could not be done\n"
 
 
 def test_what_brokers_keep_is_taken_from_their_settings() -> None:
@@ -152,6 +160,76 @@ def test_the_files_of_the_database_url_count(tmp_path: Path) -> None:
     config = BrokerConfig(database=f"mysql://u:p@host/db?ssl_ca={tmp_path}/ca.pem")
     (found,) = certificates.of_settings(config, NOW)
     assert (found.severity, found.found.startswith("ssl_ca: ")) == (WARNING, True)
+
+
+@pytest.mark.parametrize("setting", ["ssl_ca", "tls_client_ca"])
+def test_a_bundle_of_authorities_is_judged_by_the_last_one_to_end(tmp_path: Path, setting: str) -> None:
+    """A few of a system's authorities always end soon, or ended; the one in use is not known."""
+    soon = [Authority.make(f"old {number}", days=number - 2.5).pem for number in range(certificates.FEW)]
+    odd = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    (found,) = of_authorities(tmp_path, setting, b"".join([*soon, odd, Authority.make("new", days=100.5).pem]))
+    assert (found.severity, found.remedy) == (OK, "")
+    assert found.found.startswith(f"{setting}: of the 6 certificates in '{tmp_path}/ca.pem' the last to end, of new,")
+    (found,) = of_authorities(tmp_path, setting, b"".join([*soon, Authority.make("last", days=20.5).pem]))
+    assert (found.severity, "of last, ends in 20 days" in found.found) == (WARNING, True)
+
+
+@pytest.mark.parametrize("setting", ["ssl_ca", "tls_client_ca"])
+def test_a_few_authorities_are_judged_one_by_one(tmp_path: Path, setting: str) -> None:
+    """Two while one takes the place of the other."""
+    both = Authority.make("old", days=5.5).pem + Authority.make("new", days=100).pem
+    found = of_authorities(tmp_path, setting, both)
+    assert [each.severity for each in found] == [CRITICAL, OK]
+
+
+def of_authorities(tmp_path: Path, setting: str, content: bytes) -> list[Finding]:
+    """What is found where this is the file of authorities that a setting names."""
+    file = tmp_path / "ca.pem"
+    file.write_bytes(content)
+    if setting == "ssl_ca":
+        return certificates.of_settings(BrokerConfig(database=f"mysql://u:p@host/db?ssl_ca={file}"), NOW)
+    (tmp_path / "chain.pem").write_bytes(Authority.make(days=100).issue("shop", days=100)[1])
+    config = BrokerConfig(tls_certificate=str(tmp_path / "chain.pem"), tls_key="key.pem", tls_client_ca=str(file))
+    return [each for each in certificates.of_settings(config, NOW) if each.found.startswith(setting)]
+
+
+def test_the_authorities_of_the_system_are_all_right(tmp_path: Path) -> None:
+    system = Path(ssl.get_default_verify_paths().openssl_cafile)
+    if not system.is_file():
+        pytest.skip("the system has no file of authorities")
+    (found,) = of_authorities(tmp_path, "ssl_ca", system.read_bytes())
+    assert found.severity is OK
+
+
+def test_a_certificate_that_cannot_be_read_is_a_finding_beside_the_others(tmp_path: Path) -> None:
+    """OpenSSL takes versions of certificates that do not exist."""
+    authority = Authority.make(days=100)
+    key, chain = authority.issue("shop", days=100)
+    (tmp_path / "chain.pem").write_bytes(of_version_6(chain))
+    (tmp_path / "key.pem").write_bytes(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "chain.pem", tmp_path / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+                connection.recv(1)
+
+        answered = pool.submit(answer)
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        (found,) = certificates.of_endpoint(endpoint, TlsConfig(None, None, None), NOW)
+        answered.result(30)
+    assert found.severity is CRITICAL
+    assert found.found.startswith(f"the certificate that {endpoint} shows cannot be read: 5 is not a valid")
+    (found,) = of_chain(tmp_path, of_version_6(chain))
+    assert (found.severity, "that can be read" in found.found) == (CRITICAL, True)
+
+
+def of_version_6(chain: bytes) -> bytes:
+    """The certificate with another number of its version, whatever its signature is then."""
+    der = ssl.PEM_cert_to_DER_cert(chain.decode())
+    version = b"\xa0\x03\x02\x01"
+    return ssl.DER_cert_to_PEM_cert(der.replace(version + b"\x02", version + b"\x05", 1)).encode()
 
 
 def test_a_certificate_that_does_not_count_yet(tmp_path: Path) -> None:

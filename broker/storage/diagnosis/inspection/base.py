@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from broker.ports.diagnosis import Finding
     from broker.storage.engine.session import Session
     from broker.storage.engine.statements import Row
     from broker.storage.tables.naming import TableNames
@@ -22,11 +23,25 @@ PRIMARY = "PRIMARY"
 class CannotLook(Exception):
     """Something cannot be looked at: the database user may not, or the server does not record it."""
 
-    def __init__(self, cause: str, remedy: str) -> None:
-        """Takes the cause and the remedy."""
+    def __init__(self, cause: str, remedy: str, found: Sequence[Finding] = ()) -> None:
+        """Takes the cause, the remedy, and what was found of the rest."""
         super().__init__(cause)
         self.cause = cause
         self.remedy = remedy
+        self.found = found
+
+
+class NoTables(CannotLook):
+    """There are no tables of this program's version to look at.
+
+    Attributes:
+        hidden: whether it is not known: the database user may not read the version.
+    """
+
+    def __init__(self, cause: str, remedy: str, found: Sequence[Finding] = (), *, hidden: bool = False) -> None:
+        """Takes what CannotLook does, and whether it is not known."""
+        super().__init__(cause, remedy, found)
+        self.hidden = hidden
 
 
 class PlanStep(NamedTuple):
@@ -89,8 +104,16 @@ class Inspection(ABC):
         """Whether a statement was ended because it took too long."""
 
     @abstractmethod
+    def has_table(self, session: Session, name: str) -> bool:
+        """Whether there is a table, by its name in the database.
+
+        Raises:
+            CannotLook: the database user may not read it.
+        """
+
+    @abstractmethod
     def tables(self, session: Session, names: Sequence[str]) -> dict[str, StoredTable]:
-        """The existing ones of these tables, by name."""
+        """The existing ones of these tables, by name; without those that the database user has no right on."""
 
     @abstractmethod
     def views(self, session: Session, names: Sequence[str]) -> set[str]:

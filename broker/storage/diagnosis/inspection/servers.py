@@ -35,6 +35,7 @@ SECOND = 1_000_000
 MOST_TRANSACTIONS = 1000
 """Open transactions that are looked at, the oldest first."""
 DENIED = {1044, 1142, 1143, 1227}
+_NO_TABLE = 1146
 _SCANS = {"ALL", "index"}
 _WHERE = "table_schema = DATABASE() AND table_name IN ({})"
 _DIALECT = mysql.dialect()
@@ -122,6 +123,20 @@ class ServerInspection(Inspection):
     def is_denied(self, error: BaseException) -> bool:
         """By the server's number of the error."""
         return isinstance(error, pymysql.err.MySQLError) and bool(error.args) and error.args[0] in DENIED
+
+    def has_table(self, session: Session, name: str) -> bool:
+        """By a query: the information schema has no table on which the user has no right."""
+        try:
+            session.fetch(f"SELECT 1 FROM {name} LIMIT 0")
+        except pymysql.err.MySQLError as error:
+            if error.args[0] in DENIED:
+                database = session.fetch("SELECT DATABASE()")[0][0]
+                cause = f"the database user {account(session)} lacks SELECT on the table {name}, or there is none"
+                raise CannotLook(cause, f"GRANT SELECT ON `{database}`.{name} TO {account(session)}") from error
+            if error.args[0] != _NO_TABLE:
+                raise
+            return False
+        return True
 
     @abstractmethod
     def history(self, session: Session) -> int:
@@ -215,30 +230,37 @@ class ServerInspection(Inspection):
         definition = str(CreateColumn(column).compile(dialect=_DIALECT))
         return f"ALTER TABLE {table} {'ADD' if missing else 'MODIFY'} COLUMN {definition}"
 
-    def missing_rights(self, session: Session, names: Sequence[str]) -> dict[str, list[str]]:
-        """Rights on rows that the user lacks, with the tables that lack them.
+    def lacks(self, session: Session, right: str, name: str, column: str) -> str | None:
+        """The right on rows of a table that the user lacks for what needs this right; empty if it lacks none.
 
         EXPLAIN of a statement needs the same rights, however they were granted, and changes nothing.
+
+        Args:
+            session: of the user.
+            right: SELECT, INSERT, UPDATE or DELETE.
+            name: of the table.
+            column: of the table.
+
+        Returns:
+            None if there is no such table, though the user would have rights on it.
         """
-        lacking: dict[str, list[str]] = {}
-        for name, table in self.tables(session, names).items():
-            column = next(iter(table.columns), "1")
-            for right, sql in (
-                ("SELECT", f"SELECT * FROM {name} WHERE 1 = 0"),
-                ("INSERT", f"INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0"),
-                ("UPDATE", f"UPDATE {name} SET {column} = {column} WHERE 1 = 0"),
-                ("DELETE", f"DELETE FROM {name} WHERE 1 = 0"),
-            ):
-                try:
-                    session.fetch(f"EXPLAIN {sql}")
-                except pymysql.err.MySQLError as error:
-                    if self.is_limit(error) or (failure_of(error) is Failure.LOST and error.args[0] not in DENIED):
-                        raise
-                    if error.args[0] in DENIED:
-                        refused = re.match(r"([A-Z]+)\b.* command denied", str(error.args[-1]))
-                        lacking.setdefault(refused[1] if refused else right, []).append(name)
-                    # Rights are looked at first: what it is refused for otherwise is not a matter of them.
-        return {right: list(dict.fromkeys(tables)) for right, tables in lacking.items()}
+        sql = {
+            "SELECT": f"SELECT * FROM {name} WHERE 1 = 0",
+            "INSERT": f"INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0",
+            "UPDATE": f"UPDATE {name} SET {column} = {column} WHERE 1 = 0",
+            "DELETE": f"DELETE FROM {name} WHERE 1 = 0",
+        }[right]
+        try:
+            session.fetch(f"EXPLAIN {sql}")
+        except pymysql.err.MySQLError as error:
+            if error.args[0] in DENIED:
+                refused = re.match(r"([A-Z]+)\b.* command denied", str(error.args[-1]))
+                return refused[1] if refused else right
+            if self.is_limit(error) or failure_of(error) is Failure.LOST:
+                raise
+            # Rights are looked at first: what it is refused for otherwise is not a matter of them.
+            return None if error.args[0] == _NO_TABLE else ""
+        return ""
 
     def granted(self, session: Session, database: str) -> set[str]:
         """What the user, with its active roles, may do with all tables of a database; ALL PRIVILEGES for everything."""

@@ -47,6 +47,10 @@ class SQLiteInspection(Inspection):
         """Ended by `limit`."""
         return isinstance(error, sqlite3.OperationalError) and "interrupted" in str(error)
 
+    def has_table(self, session: Session, name: str) -> bool:
+        """By the schema's table."""
+        return session.dialect.has_table(session, name)
+
     def log_bytes(self, session: Session) -> int:
         """Size of the write-ahead log; 0 if there is none."""
         file = session.fetch("PRAGMA database_list")[0][2]

@@ -26,6 +26,8 @@ IN_MEMORY = ":memory:"
 """As the file name: an in-memory database of this process."""
 LONGEST_WAIT = 10.0
 """Seconds to wait for the database's lock, at most."""
+LOG_KEPT = 32 << 20
+"""Bytes of the write-ahead log's file that are kept when it begins anew; otherwise it would never become smaller."""
 
 _FAILURES = {
     "SQLITE_BUSY": Failure.RETRY,
@@ -149,6 +151,7 @@ class SQLite(Dialect):
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA busy_timeout = {int(wait * 1000)}")
         connection.execute("PRAGMA cache_size = -4096")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_KEPT}")
         return connection
 
     def _keep_a_log(self, connection: sqlite3.Connection, wait: float) -> None:
