@@ -244,4 +244,4 @@ class Partitions:
         )
         if not self._settings.skip_missing:
             raise missing
-        _log.warning("skipping, as skip_missing says: %s", missing)
+        _log.warning("skipping, as skip_missing says: %s", missing, extra={"topic": place[0]})

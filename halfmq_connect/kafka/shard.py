@@ -224,5 +224,5 @@ class Shard:
         )
         if not self._plan.settings.skip_missing:
             return missing
-        _log.warning("skipping, as skip_missing says: %s", missing)
+        _log.warning("skipping, as skip_missing says: %s", missing, extra={"topic": portion.queue.topic})
         return None
