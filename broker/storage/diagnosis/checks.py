@@ -56,7 +56,7 @@ def stuck_checks(subject: Subject) -> list[Finding]:
                 "start a broker"
                 if nobody
                 else "find out why their producers answer UNKNOWN, or do not answer, before"
-                " they are parked (GetTransaction shows the history of checks)",
+                " they are parked (`halfmq admin tx show` has the history of checks)",
             )
         )
     return findings or [Finding("stuck-checks", Severity.OK, "no transaction is parked, or waits for its last check")]
