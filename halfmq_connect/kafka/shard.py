@@ -54,11 +54,17 @@ class Shard:
         self._number, self._plan = number, plan
         self._stopping = threading.Event()
         self._ends: dict[QueueAt, int] = {}
+        self._reached: dict[QueueAt, int] = {}
         self._refused: dict[str, RecordRefused] = {}
         self._singly = False
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"bridge {plan.name} shard {number}", daemon=True)
         self._thread.start()
+
+    @property
+    def reached(self) -> dict[QueueAt, int]:
+        """How far queues are carried, as far as it has known: also while it starts over. May be asked in any thread."""
+        return dict(self._reached)
 
     def stop(self) -> None:
         """Has it end after the transaction under way."""
@@ -180,6 +186,7 @@ class Shard:
         for queue, offset in starts.items():
             feed.add(queue, offset)
             self._ends.setdefault(queue, offset)
+        self._reached |= self._ends
         # Also what was told before: a replica that was frozen may have told less since.
         self._plan.progress.note(self._ends)
 
@@ -209,6 +216,7 @@ class Shard:
         self._plan.kafka.over()
         self._plan.count(count)
         self._ends |= ends
+        self._reached |= ends
         self._plan.progress.note(ends)
         if trouble is not None:
             raise trouble

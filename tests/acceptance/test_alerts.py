@@ -99,7 +99,7 @@ def test_the_rules_are_good() -> None:
 
 def test_every_alert_is_tested_and_described() -> None:
     names = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    files = ("test_alerts.py", "test_prometheus.py", "test_connector_metrics.py")
+    files = ("test_alerts.py", "test_prometheus.py", "test_connector_metrics.py", "../connect/kafka/test_source.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
     assert [name for name in names if f'"{name}"' not in here] == []

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from producer_sdk import Admin, Message
 from producer_sdk.outbox import Outbox
+from support.connectors import logged, nobody_listens, subscription
 from ways.shops import make_shop
 
 if TYPE_CHECKING:
@@ -23,24 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.brokers import BrokerProcess
-
-
-@contextmanager
-def logging(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Iterator[str]]:
-    """A command; the lines of its log, as they come."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "halfmq_cli", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
-    assert process.stderr is not None
-    try:
-        yield (line.rstrip("\n") for line in process.stderr)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
 
 
 def until(lines: Iterator[str], words: str) -> dict[str, Any]:
@@ -52,11 +31,6 @@ def until(lines: Iterator[str], words: str) -> dict[str, Any]:
         if words in entry["event"]:
             return entry
     pytest.fail("\n".join(seen))
-
-
-def nobody_listens() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -75,7 +49,7 @@ def test_a_relay_names_the_messages_that_it_could_not_send(endpoint: str, tmp_pa
             (own,) = outbox.put_many(session, [Message("no-such-topic", "x")])
             session.commit()
         command = ("relay", f"--database={shop.url}", f"--endpoint={endpoint}", "--log-format=json")
-        with logging(*command) as lines:
+        with logged(*command) as lines:
             begun = until(lines, "relaying the outbox as ")
             told = until(lines, "1 messages are MESSAGE_ERROR")
     assert begun["event"] == f"relaying the outbox as {begun['client_id']}"
@@ -85,11 +59,8 @@ def test_a_relay_names_the_messages_that_it_could_not_send(endpoint: str, tmp_pa
 
 def test_cdc_names_its_subscription_in_each_line(endpoint: str, tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
-    file.write_text(
-        f'name = "shop"\n[broker]\nendpoint = "{endpoint}"\n[database]\nhosts = ["{nobody_listens()}"]\n'
-        'user = "cdc"\npassword_env = "CDC_PASSWORD"\nserver_id = 4711\n[[table]]\nmatch = "shop.*"\ntopic = "orders"\n'
-    )
-    with logging("cdc", str(file), "--log-format=json", environment={"CDC_PASSWORD": "none"}) as lines:
+    file.write_text(subscription(endpoint, nobody_listens()))
+    with logged("cdc", str(file), "--log-format=json", environment={"CDC_PASSWORD": "none"}) as lines:
         told = until(lines, "interrupted, on in ")
     assert (told["subscription"], told["level"], told["logger"]) == ("shop", "warning", "halfmq.cdc")
 
@@ -97,7 +68,7 @@ def test_cdc_names_its_subscription_in_each_line(endpoint: str, tmp_path: Path) 
 @pytest.mark.parametrize("direction", ["kafka", "from-kafka"])
 def test_a_bridge_is_named_in_each_line(endpoint: str, direction: str) -> None:
     arguments = [f"--endpoint={endpoint}", f"--bootstrap-servers={nobody_listens()}", "--name=own", "--topic=orders"]
-    with logging("bridge", direction, *arguments, "--log-format=json") as lines:
+    with logged("bridge", direction, *arguments, "--log-format=json") as lines:
         told = until(lines, "does not answer")
     assert (told["bridge"], told["level"]) == ("own", "warning")
 
