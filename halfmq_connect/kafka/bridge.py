@@ -84,7 +84,7 @@ class KafkaBridge:
         return {} if plan is None else {"kafka": plan.kafka.is_away, "halfmq": plan.halfmq.is_away}
 
     def lag(self) -> int | None:
-        """Messages of the queues of this replica that are not carried yet; None before it has begun.
+        """Messages of this replica's queues that are not carried yet; None where it has none, or has not begun.
 
         Raises:
             HalfmqError: halfmq refuses to tell, or does not answer.
@@ -96,7 +96,7 @@ class KafkaBridge:
         reached: dict[QueueAt, int] = {}
         for shard in list(self._shards.values()):
             reached |= shard.reached
-        return plan.left(reached)
+        return plan.left(reached) if reached else None
 
     def stop(self) -> None:
         """Has run() end, after the transactions under way if these end within seconds.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).parents[2]
 DASHBOARDS = sorted((CHECKOUT / "deploy" / "grafana").glob("*.json"))
-PATIENCE = 90.0
+PATIENCE = 180.0
 ELSEWHERE = {"halfmq_cdc_delay_seconds", "halfmq_bridge_lag_messages"}
 """Needs a binary log that is followed, or Kafka: seen in tests/connect."""
 
@@ -120,7 +120,7 @@ class Load:
         """Begins."""
         self._stack = ExitStack()
         with Admin(endpoint) as admin:
-            admin.create_topic("orders")
+            admin.create_topic("orders", exist_ok=True)
             admin.create_group("billing", max_attempts=2)
         self._producer = self._stack.enter_context(Producer(endpoint))
         self._transactions = self._stack.enter_context(TransactionProducer(endpoint, "shop", Undecided()))
@@ -155,6 +155,8 @@ class Load:
 @contextmanager
 def connectors(folder: Path, endpoint: str) -> Iterator[dict[str, str]]:
     """A relay, cdc and a bridge, the latter two without what they are for; where their metrics are, by job."""
+    with Admin(endpoint) as admin:
+        admin.create_topic("orders")
     file = folder / "shop.toml"
     file.write_text(subscription(endpoint, nobody_listens()))
     bridge = (f"--endpoint={endpoint}", f"--bootstrap-servers={nobody_listens()}", "--name=own", "--topic=orders")
