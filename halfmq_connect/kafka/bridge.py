@@ -188,7 +188,7 @@ class KafkaBridge:
             membership.close()
 
     def _gained(self, plan: Plan, numbers: Collection[int]) -> None:
-        _log.info("%s: carrying shards %s", self._name, sorted(numbers))
+        _log.info("%s: carrying shards %s", self._name, sorted(numbers), extra={"bridge": self._name})
         for number in numbers:
             self._shards[number] = Shard(number, plan)
 

@@ -266,4 +266,4 @@ class Partitions:
         )
         if not self._settings.skip_missing:
             raise missing
-        _log.warning("skipping, as skip_missing says: %s", missing, extra={"topic": place[0]})
+        _log.warning("skipping, as skip_missing says: %s", missing, extra={"bridge": self._name, "topic": place[0]})

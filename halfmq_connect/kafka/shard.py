@@ -86,7 +86,9 @@ class Shard:
                 return
             except KafkaException as raised:
                 if is_fenced(raised):
-                    _log.info("another replica has taken over shard %d of %s", self._number, self._plan.name)
+                    name = self._plan.name
+                    text = "another replica has taken over shard %d of %s"
+                    _log.info(text, self._number, name, extra={"bridge": name})
                 elif unavailable(raised):
                     self._plan.kafka.note(raised)
                 else:
@@ -232,5 +234,6 @@ class Shard:
         )
         if not self._plan.settings.skip_missing:
             return missing
-        _log.warning("skipping, as skip_missing says: %s", missing, extra={"topic": portion.queue.topic})
+        about = {"bridge": self._plan.name, "topic": portion.queue.topic}
+        _log.warning("skipping, as skip_missing says: %s", missing, extra=about)
         return None

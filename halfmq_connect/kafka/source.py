@@ -173,7 +173,9 @@ class KafkaSource:
         try:
             self._publish(partitions, place, kept, messages, upto)
         except Superseded:
-            _log.info("another replica has carried %s/%d further", *place, extra={"topic": place[0]})
+            _log.info(
+                "another replica has carried %s/%d further", *place, extra={"bridge": self._name, "topic": place[0]}
+            )
             partitions.go_back(place)
         except (BrokerUnavailable, BrokerFailed) as error:
             self._halfmq.note(error)
