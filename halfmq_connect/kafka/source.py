@@ -161,6 +161,7 @@ class KafkaSource:
                     self._carry(partitions, records)
                 watch.look()
         finally:
+            self._left = None
             partitions.close()
 
     def _carry(self, partitions: Partitions, records: Sequence[Message]) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.client import Client, Refusal, new_id, unique
+from broker.rocketmq.protocol import service_pb2
 from broker.storage.engine.connection import Database
 from halfmq.v1 import admin_pb2, consumer_pb2, query_pb2
+from support.rocketmq_protocol import RawClient, endpoints, resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +129,20 @@ async def test_a_message_that_cannot_be_delivered_is_named_with_its_client(
     call.cancel()
     told = next(entry for entry in entries(broker.lines) if "is not delivered" in entry["event"])
     assert (told["message_id"], told["client_id"], told["topic"]) == (own, "billing-3", topic)
+
+
+async def test_a_line_of_a_call_names_the_client_that_makes_it(new_broker: Callable[..., BrokerProcess]) -> None:
+    broker = new_broker("sqlite", log_format="json", rocketmq=True)
+    topic = unique("orders")
+    async with RawClient(broker.endpoint, client_id="shop-7@host") as raw:
+        change(broker, "ALTER TABLE topic RENAME TO elsewhere")
+        request = service_pb2.QueryRouteRequest(topic=resource(topic), endpoints=endpoints("127.0.0.1:8081"))
+        answer = await raw.call("QueryRoute", request)
+        change(broker, "ALTER TABLE elsewhere RENAME TO topic")
+    (incident,) = re.findall(r"incident (\w+)", answer.status.message)
+    await asyncio.to_thread(broker.await_log, incident)
+    (told,) = [entry for entry in entries(broker.lines) if entry.get("incident") == incident]
+    assert (told["client_id"], told["topic"], told["logger"]) == ("shop-7@host", topic, "halfmq.rocketmq")
 
 
 async def test_a_level_leaves_out_what_is_below_it(
