@@ -159,9 +159,11 @@ class Partitions:
         """
         count = 0
         for place, sink in self._sinks.items():
-            found = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
-            if found is not None and sink.committed >= 0:
-                count += self._remaining.left(place, sink.committed, found[1])
+            # One that is not read yet is not known.
+            with suppress(KafkaException):
+                found = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                if found is not None and sink.committed >= 0:
+                    count += self._remaining.left(place, sink.committed, found[1])
         return count
 
     def go_back(self, place: Place) -> None:
