@@ -10,7 +10,10 @@ import re
 import threading
 import time
 
-__all__ = ["new_id", "plausible_id", "sent_id"]
+__all__ = ["MOST_IDS", "new_id", "plausible_id", "sent_id"]
+
+MOST_IDS = 20
+"""Ids in a log line that is about several."""
 
 _TAIL_BITS = 74
 _VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)

@@ -162,7 +162,8 @@ class AsyncConsumer:
             if self._runs:
                 await asyncio.wait(self._runs, timeout=self._close_grace)
             for run in self._runs:
-                _log.warning("closing while handlers are at work; their messages are delivered again")
+                text = "closing while handlers are at work; their messages are delivered again"
+                _log.warning(text, extra=self.subscription.about)
                 run.cancel()
             await self.subscription.close(self._close_grace)
         finally:

@@ -125,6 +125,11 @@ class HandlerPool(Generic[MessageT]):
                 delivery.message.message_id,
                 delivery.attempt,
                 " and ending run()" if to_the_end else "",
+                extra={
+                    **self._subscription.about,
+                    "message_id": delivery.message.message_id,
+                    "topic": delivery.message.topic,
+                },
             )
             if not message.settled:
                 self._subscription.settle(handles, Nack(reason=reason_of(error)), wait=False)

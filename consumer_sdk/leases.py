@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from halfmq.v1 import consumer_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -71,6 +71,7 @@ class LeaseKeeper:
         next_id: Callable[[], int],
         on_lost: Callable[[set[str]], None],
         longest: float,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Starts empty.
 
@@ -80,7 +81,9 @@ class LeaseKeeper:
             on_lost: Called with leases that another consumer has by now.
             longest: Seconds after which the lease of a message is no longer extended, so that a forgotten one goes to
                 another consumer.
+            about: What log lines are about: the consumer and its group.
         """
+        self._about = about
         self._send = send
         self._next_id = next_id
         self._on_lost = on_lost
@@ -174,7 +177,8 @@ class LeaseKeeper:
                     self.database_clock.answered(begun, self._asked_at)
                 continue
             if result.error.reason not in LOST_REASONS:
-                _log.warning("a lease could not be extended (%s): %s", result.error.reason, result.error.message)
+                text = "a lease could not be extended (%s): %s"
+                _log.warning(text, result.error.reason, result.error.message, extra=self._about)
             elif result.receipt_handle in self._held:
                 lost.add(lease)
             else:
@@ -202,5 +206,6 @@ class LeaseKeeper:
             del self._held[handle]
         for lease in leases:
             self._sure_until.pop(lease, None)
-        _log.warning("%d leases ended before they were extended; their messages are delivered again", len(leases))
+        text = "%d leases ended before they were extended; their messages are delivered again"
+        _log.warning(text, len(leases), extra=self._about)
         self._on_lost(leases)

@@ -14,7 +14,7 @@ from client_core.connection.statuses import is_passing_item
 from halfmq.v1 import consumer_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from client_core.connection import RetryConfig
 
@@ -109,6 +109,7 @@ class ReceiptLane:
         on_settled: Callable[[Sequence[str], ReceiptResults, bool], None],
         retry: RetryConfig,
         gather: float = 0.0,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Sends nothing yet.
 
@@ -119,7 +120,9 @@ class ReceiptLane:
             on_settled: Called with handles that have their final outcomes, the outcomes, and whether they were sent on
                 more than one stream, so that the outcomes may be those of a repetition.
             retry: Retries of what the broker cannot process now.
+            about: What log lines are about: the consumer and its group.
         """
+        self._about = about
         self._send = send
         self._next_id = next_id
         self._on_settled = on_settled
@@ -255,9 +258,8 @@ class ReceiptLane:
 
     def _give_up(self, request: _Request, error: Exception) -> None:
         # A request that cannot be sent must not block later ones.
-        _log.error(
-            "%d messages cannot be settled: %r; they come again when their leases end", len(request.handles), error
-        )
+        text = "%d messages cannot be settled: %r; they come again when their leases end"
+        _log.error(text, len(request.handles), error, extra=self._about)
         self._on_settled(request.handles, {}, request.sent_before)
         for entry in request.entries:
             if entry.settled is not None and not entry.settled.done():
@@ -285,11 +287,11 @@ class ReceiptLane:
                 unheard |= part
             elif not entry.settled.done():
                 entry.settled.set_result(part)
-        _log_refusals(unheard.values(), request.nack)
+        _log_refusals(unheard.values(), request.nack, self._about)
         self._go_on()
 
 
-def _log_refusals(results: Iterable[pb.ReceiptResult], nack: Nack | None) -> None:
+def _log_refusals(results: Iterable[pb.ReceiptResult], nack: Nack | None, about: Mapping[str, str] | None) -> None:
     refused: dict[str, list[pb.ReceiptResult]] = {}
     for result in results:
         if result.HasField("error"):
@@ -302,4 +304,5 @@ def _log_refusals(results: Iterable[pb.ReceiptResult], nack: Nack | None) -> Non
             reason,
             alike[0].receipt_handle,
             alike[0].error.message,
+            extra=about,
         )

@@ -9,7 +9,7 @@ from consumer_sdk.receipts import GATHER, Nack, ReceiptLane, ReceiptResults
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from client_core.connection import RetryConfig
     from consumer_sdk.fifo import FifoLeases
@@ -35,6 +35,7 @@ class Settling:
         on_settled: Callable[[Sequence[str]], None],
         on_broken_off: Callable[[list[str]], None],
         retry: RetryConfig,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Sends nothing yet.
 
@@ -45,12 +46,13 @@ class Settling:
             on_settled: Called with handles that have their final outcomes.
             on_broken_off: Called, in any thread, with handles that are returned with others, or lost with their lease.
             retry: Retries of what the broker cannot process now.
+            about: What log lines are about: the consumer and its group.
         """
         self._fifo = fifo
         self._on_settled = on_settled
         self._on_broken_off = on_broken_off
         self._acks, self._nacks, self._ordered = self._lanes = tuple(
-            ReceiptLane(send, next_id, self._note, retry, gather) for gather in (GATHER, 0.0, 0.0)
+            ReceiptLane(send, next_id, self._note, retry, gather, about) for gather in (GATHER, 0.0, 0.0)
         )
 
     def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[ReceiptResults]]:

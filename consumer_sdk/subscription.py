@@ -49,11 +49,14 @@ class Subscription:
         self._link = link
         self.settings = settings
         ids = itertools.count(1).__next__
-        self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold)
+        # What log lines are about.
+        self.about = {"group": settings.group, "client_id": settings.client_id}
+        self._keeper = LeaseKeeper(self._put, ids, self._on_lost, settings.longest_hold, self.about)
         chunks = settings.credit_chunk, settings.credit_chunk_bytes
         self.inbox = Inbox(*chunks, self._on_taken, self._keeper.in_doubt, self._on_doubt)
         self._fifo = FifoLeases()
-        self._settling = Settling(self._put, ids, self._fifo, self._keeper.release, self._withhold, link.retry)
+        released, withhold = self._keeper.release, self._withhold
+        self._settling = Settling(self._put, ids, self._fifo, released, withhold, link.retry, self.about)
         self._duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -187,7 +190,8 @@ class Subscription:
                 if self._failure is None:
                     await self._settling.drain()
         except TimeoutError:
-            _log.warning("closing with acks or nacks that no broker has confirmed; their messages come again")
+            text = "closing with acks or nacks that no broker has confirmed; their messages come again"
+            _log.warning(text, extra=self.about)
         self._finished = True
         if self._duplex is not None:
             self._duplex.half_close()
@@ -201,7 +205,8 @@ class Subscription:
             async with asyncio.timeout(grace):
                 await self._give_back()
         except (TimeoutError, HalfmqError) as error:
-            _log.warning("messages could not be given back (%r); they come again when their leases end", error)
+            text = "messages could not be given back (%r); they come again when their leases end"
+            _log.warning(text, error, extra=self.about)
         self.inbox.clear()
         self._settling.fail_waiters(_closed_error())
 
@@ -240,7 +245,8 @@ class Subscription:
             try:
                 await self._serve(broker)
                 if not self._finished:
-                    _log.info("broker %s ended the consume stream; going on elsewhere", broker.endpoint)
+                    text = "broker %s ended the consume stream; going on elsewhere"
+                    _log.info(text, broker.endpoint, extra=self.about)
             except grpc.aio.AioRpcError as error:
                 ended_with = error
                 # A stream lasts longer than a token: it is opened again with the one that counts by then.
@@ -254,6 +260,7 @@ class Subscription:
                     broker.endpoint,
                     error.code().name,
                     error.details(),
+                    extra=self.about,
                 )
                 if not self._subscribed_before:
                     self._never_reached = BrokerUnavailable(
@@ -307,7 +314,7 @@ class Subscription:
             self._on_subscribed(response.subscribed)
 
     def _on_subscribed(self, subscribed: pb.Subscribed) -> None:
-        _log.info("group %s reads through broker %s", self.settings.group, subscribed.broker_id)
+        _log.info("group %s reads through broker %s", self.settings.group, subscribed.broker_id, extra=self.about)
         self._stop_ack_timer()
         if self._duplex is not None:
             self._duplex.expect_heartbeats(agreed=subscribed.HasField("heartbeat"))
@@ -376,7 +383,7 @@ class Subscription:
     def _fail(self, failure: ConsumerError) -> None:
         """Fails all waiters; no more messages arrive."""
         self._failure = failure
-        _log.error("%s", failure, exc_info=failure.__cause__)
+        _log.error("%s", failure, exc_info=failure.__cause__, extra=self.about)
         self._settling.fail_waiters(failure)
         self._subscribed.set()
         self.inbox.wake()

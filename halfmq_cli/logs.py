@@ -1,15 +1,11 @@
-"""Structured logs: text for people at a terminal, JSON lines for machines."""
+"""The log of a broker's process: lines of calls tell who made them."""
 
 from __future__ import annotations
 
-import atexit
 import logging
-import sys
 
-import structlog
-
-from broker.services.rights import CALLER
-from halfmq_cli.repeats import Repeats
+from broker.services.rights import CALLER, CLIENT_ID
+from client_core import logs
 
 
 class _ClientsGone(logging.Filter):
@@ -24,53 +20,14 @@ class _ClientsGone(logging.Filter):
         return True
 
 
-FIELDS = ("transaction_id", "message_id", "client_id", "group", "topic", "incident", "repeats")
-"""Names under which log lines tell what they are about, in JSON as keys of their own."""
-
-
-def _add_caller(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Adds who made the call in which a line is written."""
+def _of_call() -> dict[str, str]:
+    """Who makes the call in which a line is written."""
     caller = CALLER.get()
-    if caller.name:
-        record["principal"] = caller.name
-    if caller.address:
-        record["client_address"] = caller.address
-    return record
+    return {"principal": caller.name, "client_address": caller.address, "client_id": CLIENT_ID.get()}
 
 
 def set_up(log_format: str, level: str, **of_all: object) -> None:
     """Writes all log records of the process to standard error, in one format; `of_all` is in each of them."""
-
-    def add_to_each(_logger: object, _method: str, record: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {**record, **of_all}
-
-    shared: list[structlog.typing.Processor] = [
-        add_to_each,
-        structlog.stdlib.ExtraAdder(allow=FIELDS),
-        _add_caller,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    renderer: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        if log_format == "json"
-        else [
-            # Without the values of variables: they may contain users' messages, and are long.
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        ]
-    )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer]
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    handler.addFilter(_ClientsGone())
-    repeats = Repeats()
-    handler.addFilter(repeats)
-    atexit.register(repeats.flush)
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(level.upper())
+    logs.set_up(log_format, level, about=_of_call, filters=[_ClientsGone()], of_all=of_all)
     for chatty in ("alembic", "asyncio", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -194,7 +194,7 @@ class AsyncTransaction:
             await self._conclude(brief_reason(error))
         except HalfmqError as failure:
             # The application's own exception is more informative; a check settles the rest.
-            _log.warning("%s", failure)
+            _log.warning("%s", failure, extra={"transaction_id": self.transaction_id})
 
     @property
     def is_decided(self) -> bool:
@@ -351,7 +351,7 @@ class AsyncTransaction:
         try:
             await self._roll_back(reason)
         except HalfmqError as failure:
-            _log.warning("%s", failure)
+            _log.warning("%s", failure, extra={"transaction_id": self.transaction_id})
 
     def _refuse_if_over(self) -> None:
         if self._over or self._closed_for_sends:

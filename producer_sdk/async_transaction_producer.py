@@ -221,7 +221,7 @@ class AsyncTransactionProducer(AsyncProducer):
                 result = await self._calls.rollback(half.transaction_id, "the listener said ROLLBACK")
             except VerdictUnconfirmed as error:
                 # Waiting is safe: consumers do not see the messages, and a check gets the same answer.
-                _log.warning("%s", error)
+                _log.warning("%s", error, extra={"transaction_id": half.transaction_id})
         return TransactionSendResult(
             transaction_id=half.transaction_id,
             message_ids=message_ids(half.transaction_id, len(half)),

@@ -50,6 +50,7 @@ class CheckStream:
         self._link = link
         self._group = group
         self._client_id = client_id
+        self._about = {"group": group, "client_id": client_id}
         self._listener = listener
         # Set while registered at a broker, or while the last attempt to register was refused.
         self._answered = asyncio.Event()
@@ -104,14 +105,16 @@ class CheckStream:
             try:
                 await self._serve(broker)
                 if not self._closing.is_set():
-                    _log.info("broker %s ended the check stream; going on elsewhere", broker.endpoint)
+                    text = "broker %s ended the check stream; going on elsewhere"
+                    _log.info(text, broker.endpoint, extra=self._about)
             except grpc.aio.AioRpcError as error:
                 # For ever, whatever the status: an operator can repair the broker, but not this process.
                 ended_with = error
                 self._note(error, broker)
             except Exception as error:
                 ended_with = error
-                _log.exception("the check stream of group %s failed in this process; opening another", self._group)
+                text = "the check stream of group %s failed in this process; opening another"
+                _log.exception(text, self._group, extra=self._about)
             finally:
                 if self._refusal is None:
                     self._answered.clear()
@@ -130,6 +133,7 @@ class CheckStream:
                 broker.endpoint,
                 error.code().name,
                 error.details(),
+                extra=self._about,
             )
             return
         plain = as_halfmq_error(error)
@@ -141,7 +145,7 @@ class CheckStream:
             reason=plain.reason,
             field=plain.field,
         )
-        _log.error("%s; trying again every %g s", self._refusal, _WAIT_AFTER_REFUSAL)
+        _log.error("%s; trying again every %g s", self._refusal, _WAIT_AFTER_REFUSAL, extra=self._about)
         self._answered.set()
 
     async def _pause(self, seconds: float) -> None:
@@ -166,7 +170,8 @@ class CheckStream:
     def _on_response(self, response: pb.CheckTransactionsResponse) -> None:
         event = response.WhichOneof("event")
         if event == "registered":
-            _log.info("registered for checks of group %s at broker %s", self._group, response.registered.broker_id)
+            text = "registered for checks of group %s at broker %s"
+            _log.info(text, self._group, response.registered.broker_id, extra=self._about)
             if self._duplex is not None:
                 self._duplex.expect_heartbeats(agreed=response.registered.HasField("heartbeat"))
             self._refusal = None
@@ -182,6 +187,7 @@ class CheckStream:
                     result.transaction_id,
                     result.error.reason,
                     result.error.message,
+                    extra={**self._about, "transaction_id": result.transaction_id},
                 )
 
     def _on_check(self, check: pb.TransactionCheck) -> None:

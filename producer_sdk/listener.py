@@ -159,6 +159,7 @@ class ListenerCaller:
                     "check %d of transaction %s failed in the listener; answering UNKNOWN, the broker asks again",
                     messages.check_number,
                     messages.transaction_id,
+                    extra={"transaction_id": messages.transaction_id},
                 )
                 return LocalTransactionState.UNKNOWN, reason_of(error)
 
@@ -189,5 +190,6 @@ def _failed_execute(messages: HalfMessages, error: Exception) -> Exception:
         "execute_local_transaction failed for transaction %s; leaving the verdict to a check",
         messages.transaction_id,
         exc_info=error,
+        extra={"transaction_id": messages.transaction_id},
     )
     return error

@@ -68,4 +68,4 @@ class OwnCheck:
             await verdict(state)
         except HalfmqError as failure:
             # The application's own exception is more informative.
-            _log.warning("%s", failure)
+            _log.warning("%s", failure, extra={"transaction_id": half.transaction_id})

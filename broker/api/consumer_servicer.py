@@ -16,7 +16,7 @@ from broker.errors import BrokerError, InvalidArgument
 from broker.ports.connections import ClientKind
 from broker.services.connections import Connected
 from broker.services.consuming.subscription import SubscribeRequest
-from broker.services.rights import CALLER
+from broker.services.rights import CALLER, CLIENT_ID
 from broker.wire import times
 from broker.wire.clients import library_of, place_of
 from broker.wire.stream_writer import StreamWriter
@@ -94,6 +94,7 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         subscription = await self._delivery.subscribe(_subscribe_request(wanted))
         del wanted
         subscribed.client_id = subscription.client_id
+        CLIENT_ID.set(subscription.client_id)
         times.fill_duration(subscribed.lease_duration, subscription.lease_time)
         subscribed.time.CopyFrom(times.timestamp(self._clock.now()))
         writer: _ConsumeWriter = StreamWriter(partial(self._unread.take, context))

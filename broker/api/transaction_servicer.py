@@ -18,7 +18,7 @@ from broker.ports.connections import ClientKind
 from broker.ports.transactions import VerdictWork
 from broker.services.connections import Connected, Figures
 from broker.services.producing.check_sessions import CheckSession
-from broker.services.rights import CALLER
+from broker.services.rights import CALLER, CLIENT_ID
 from broker.wire.clients import library_of, place_of
 from broker.wire.stream_writer import StreamWriter
 from halfmq.v1 import message_pb2, transaction_pb2, transaction_pb2_grpc
@@ -149,6 +149,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         heartbeat = heartbeats.agreed(producer, "register.heartbeat", registered, beat)
         group_id = await self._catalog.producer_group_id(producer.producer_group)
         session = CheckSession(producer.client_id or "producer")
+        CLIENT_ID.set(session.client_id)
         writer: StreamWriter[_CheckResponse] = StreamWriter()
         connected = Connected(
             ClientKind.PRODUCER,

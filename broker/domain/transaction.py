@@ -88,7 +88,8 @@ def advance(state: TransactionState, event: TransactionEvent) -> TransactionStat
         return following
     if state is TransactionState.PARKED:
         raise VerdictConflict(
-            "The transaction is parked after its last check; an operator decides it with ResolveTransaction.",
+            "The transaction is parked after its last check; an operator decides it with `halfmq admin tx commit` or"
+            " `tx rollback`.",
             state=state,
         )
     raise VerdictConflict(

@@ -12,7 +12,7 @@ from broker.errors import BrokerError, RowsLocked, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 logger = logging.getLogger("halfmq.maintenance")
 
@@ -48,8 +48,13 @@ class Loop(ABC):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def run_piece(self, what: str, piece: Callable[[], Awaitable[object]]) -> None:
+    async def run_piece(self, what: str, piece: Callable[[], Awaitable[object]], **about: object) -> None:
         """Runs a part of a round, whose failure ends neither the round nor the loop.
+
+        Args:
+            what: the part, as the log names it.
+            piece: runs it.
+            about: what a log line about it is about, such as a topic; keys of their own in JSON.
 
         Raises:
             StorageUnavailable: the database is unreachable, so the other parts would fail as well.
@@ -59,19 +64,19 @@ class Loop(ABC):
         except Exception as error:
             if isinstance(error, StorageUnavailable) and not isinstance(error, RowsLocked):
                 raise
-            self._report(f"{self.name}, {what}", error)
+            self._report(f"{self.name}, {what}", error, about)
             self.observer.piece_failed(self.name)
 
-    def _report(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: Exception, about: Mapping[str, object] | None = None) -> None:
         if isinstance(error, RowsLocked) or (
             isinstance(error, BrokerError) and not isinstance(error, StorageUnavailable)
         ):
-            logger.warning("%s: %s", what, error.message)
+            logger.warning("%s: %s", what, error.message, extra=about)
         elif isinstance(error, StorageUnavailable):
             # The storage logs outages of the database, once for all users.
-            logger.debug("%s: %s", what, error.message)
+            logger.debug("%s: %s", what, error.message, extra=about)
         else:
-            logger.error("%s failed; it goes on with the next round", what, exc_info=error)
+            logger.error("%s failed; it goes on with the next round", what, exc_info=error, extra=about)
 
     def poke(self) -> None:
         """Starts the next round now."""

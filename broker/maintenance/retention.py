@@ -79,10 +79,13 @@ class RetentionSweeper(Loop):
             for topic in topics:
                 for queue_id in topic.queue_ids:
                     await self._all_of(
-                        f"topic {topic.name!r}, queue {queue_id}", partial(self._store.trim_queue, topic, queue_id)
+                        f"topic {topic.name!r}, queue {queue_id}",
+                        partial(self._store.trim_queue, topic, queue_id),
+                        topic=topic.name,
                     )
                 if topic.retention_bytes:
-                    await self._all_of(f"size of topic {topic.name!r}", partial(self._store.trim_topic, topic))
+                    trim = partial(self._store.trim_topic, topic)
+                    await self._all_of(f"size of topic {topic.name!r}", trim, topic=topic.name)
             after = topics[-1].name
 
     async def _sweep_deleted_topics(self) -> None:
@@ -92,11 +95,11 @@ class RetentionSweeper(Loop):
                 await self._all_of(f"deleted topic {topic_id}", partial(self._store.sweep_deleted_topic, topic_id))
             after = topic_ids[-1]
 
-    async def _all_of(self, what: str, one_piece: Callable[[], Awaitable[object]]) -> None:
+    async def _all_of(self, what: str, one_piece: Callable[[], Awaitable[object]], **about: object) -> None:
         """Runs batches of one kind until nothing is left."""
 
         async def all_pieces() -> None:
             while await one_piece():
                 pass
 
-        await self.run_piece(what, all_pieces)
+        await self.run_piece(what, all_pieces, **about)

@@ -71,13 +71,14 @@ class TransactionChecker(Loop):
         _, self._swept_to = await self._store.sweep_decided_halves(self._swept_to)
 
     async def _park(self) -> None:
-        for transaction_id, group in await self._store.park_exhausted(BATCH):
+        for transaction_id, group, client_id in await self._store.park_exhausted(BATCH):
+            shown = format_id(transaction_id)
             logger.warning(
-                "transaction %s of group %s is parked: its last check brought no verdict; "
-                "an operator resolves it (ResolveTransaction)",
-                format_id(transaction_id),
+                "transaction %s of group %s is parked: its last check brought no verdict; an operator resolves it "
+                "(halfmq admin tx commit, or rollback)",
+                shown,
                 group,
-                extra={"transaction_id": format_id(transaction_id), "group": group},
+                extra={"transaction_id": shown, "group": group, "client_id": client_id},
             )
 
     async def _check_all(self) -> None:

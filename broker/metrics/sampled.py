@@ -50,6 +50,10 @@ def _pending(state: StoredState, now: int, bounded: Bounded) -> Iterator[Metric]
     due = {(each.producer_group,): (now - each.due_since) / SECOND for each in groups if each.due_since is not None}
     help_ = "For how long a check is due that no producer got."
     yield gauge("halfmq_check_overdue_seconds", help_, _GROUP, bounded.largest(due))
+    known = [each for each in groups if each.has_producer is not None]
+    help_ = "Transactions without a verdict of a group of which no producer holds a check stream to any broker."
+    alone = bounded({(each.producer_group,): 0 if each.has_producer else each.pending for each in known})
+    yield gauge("halfmq_half_messages_without_producer", help_, _GROUP, alone)
     parked = bounded({(each.producer_group,): each.parked for each in groups})
     yield gauge("halfmq_parked_transactions", "Transactions that an operator has to decide.", _GROUP, parked)
 
@@ -101,7 +105,7 @@ def _totals(state: StoredState, now: int, keep_ops: int) -> Iterator[Metric]:
         ("rocketmq_consumer_group_number", "Consumer groups.", totals.consumer_groups),
         ("halfmq_sink_transactions", "Transactions of epochs that are not committed.", totals.sink_transactions),
         ("halfmq_oldest_sink_transaction_seconds", "Age of the oldest of these.", sink / SECOND),
-        ("halfmq_scheduled_messages", "Messages with a delivery time.", totals.scheduled),
+        ("rocketmq_timing_messages", "Messages that wait for their delivery time.", totals.scheduled),
         ("halfmq_scheduled_late_seconds", "For how long the first of these is due.", late / SECOND),
         ("halfmq_submissions", "Rows of applications that wait to be sent.", totals.submissions),
         ("halfmq_refused_submissions", "Rows that could not be sent.", totals.refused_submissions),

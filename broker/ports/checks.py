@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,20 @@ class CheckAnswer:
     traceparent: str = ""
 
 
+class Parked(NamedTuple):
+    """A transaction that was parked.
+
+    Attributes:
+        transaction_id: its identity.
+        producer_group: whose it is.
+        client_id: the producer that got its last check; empty: none is known.
+    """
+
+    transaction_id: bytes
+    producer_group: str
+    client_id: str
+
+
 class CheckStore(Protocol):
     """Due checks and their outcomes."""
 
@@ -64,8 +78,8 @@ class CheckStore(Protocol):
         """Undoes the count of a check that could not be sent."""
         ...
 
-    async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
-        """Parks transactions whose last check went unanswered; their ids and producer groups."""
+    async def park_exhausted(self, limit: int) -> list[Parked]:
+        """Parks transactions whose last check went unanswered."""
         ...
 
     async def sweep_decided_halves(self, after: bytes = b"") -> tuple[int, bytes]:

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
+ALIVE = 15_000_000
+"""Microseconds since the last report of a broker that counts as alive: three of its intervals."""
+MOST_NAMES = 50
+"""Groups and topics of a client that are reported, each."""
+
+
 class ClientKind(IntEnum):
     """What a client does; the numbers are stored and sent."""
 

@@ -97,7 +97,11 @@ class Claimed:
     @property
     def size(self) -> int:
         """Bytes of all bodies."""
-        return sum([len(message.body) for part in self.parts for message in part.messages])
+        return sum([len(message.body) for message in self.messages()])
+
+    def messages(self) -> list[LogMessage]:
+        """Of all parts."""
+        return [message for part in self.parts for message in part.messages]
 
     def hand_over(self) -> list[Delivered]:
         """Moves the messages out of this object: they may be large, and wait for a slow consumer."""

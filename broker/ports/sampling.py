@@ -18,6 +18,7 @@ class PendingOfGroup:
         parked: those that an operator has to decide.
         since: when the oldest pending one was prepared, if ids begin with the time.
         due_since: since when a check is due that no producer got; None: none is.
+        has_producer: whether a producer of the group holds a check stream to any broker; None: that is not known.
     """
 
     producer_group: str
@@ -25,6 +26,7 @@ class PendingOfGroup:
     parked: int = 0
     since: int | None = None
     due_since: int | None = None
+    has_producer: bool | None = None
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from broker.domain.tenancy import tenant_of
 from broker.errors import ConfigurationError
 from broker.rocketmq.codes import BadRequest, Unauthorized
 from broker.rocketmq.protocol import Code
-from broker.services.rights import CALLER
+from broker.services.rights import CALLER, CLIENT_ID
 from broker.wire.credentials.authentication import address_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Callers:
             # The same id of another principal is another client: what the one may be asked is nothing for the other.
             client_id = f"{key}/{client_id}" if client_id else ""
             check_client_id(client_id, "x-mq-client-id")
+        CLIENT_ID.set(client_id)
         return Caller(
             client_id, headers.get("x-mq-namespace", ""), context.time_remaining(), headers.get("x-mq-language", "")
         )

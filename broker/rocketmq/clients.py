@@ -18,14 +18,14 @@ from broker.domain.group import ConsumerGroup
 from broker.domain.ids import format_id
 from broker.domain.limits import MAX_TOPICS_OF_CLIENT, check_group_name, check_topic_name
 from broker.errors import NotFound, StorageUnavailable
-from broker.ports.connections import ClientKind
+from broker.ports.connections import MOST_NAMES, ClientKind
 from broker.rocketmq import settings
 from broker.rocketmq.access import judge_settings, may_be_asked, may_send
 from broker.rocketmq.codes import OK, BadRequest, status_of
 from broker.rocketmq.messages import half_message
 from broker.rocketmq.names import name_of, producer_group_of
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
-from broker.services.connections import MOST_NAMES, Connected, Figures
+from broker.services.connections import Connected, Figures
 from broker.services.producing.check_sessions import CheckSession
 from broker.services.rights import CALLER
 from broker.wire.clients import place_of, printable

@@ -270,7 +270,8 @@ class Consuming:
         if isinstance(outcome, StaleReceipt):
             # The client no longer owns it: settled, or delivered again. Otherwise clients would retry forever.
             text = "a message was not given up by %s: %s"
-            _of_clients.info(text, caller.client_id, outcome.message, client_id=caller.client_id)
+            about = {"client_id": caller.client_id, "group": name_of(request.group, caller.namespace)}
+            _of_clients.info(text, caller.client_id, outcome.message, message_id=request.message_id, **about)
         elif isinstance(outcome, BrokerError):
             raise outcome
         self._renewals.settled([handle])

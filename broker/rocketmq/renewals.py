@@ -119,15 +119,21 @@ class Renewals(Loop):
         for lease, _ in theirs:
             del self._kept[lease]
         if handles:
-            task = asyncio.get_running_loop().create_task(self._give_back(handles))
+            task = asyncio.get_running_loop().create_task(self._give_back(client_id, handles))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
-    async def _give_back(self, handles: list[str]) -> None:
+    async def _give_back(self, client_id: str, handles: list[str]) -> None:
         try:
             await self._receipts.hold(handles, AFTER_LEAVING)
         except BrokerError as error:
-            logger.warning("%d messages wait for the end of their lease: %s", len(handles), error.message)
+            logger.warning(
+                "%d messages of %s, which is gone, wait for the end of their lease: %s",
+                len(handles),
+                client_id,
+                error.message,
+                extra={"client_id": client_id},
+            )
 
 
 def _lease(part: Delivered | HandedOut) -> str:

@@ -15,6 +15,7 @@ from broker.rocketmq.access import judge
 from broker.rocketmq.codes import OK, Unauthorized, Unsupported, grpc_code_of, status, status_of
 from broker.rocketmq.protocol import Code, service_pb2, service_pb2_grpc
 from broker.services.rights import CALLER
+from broker.wire.request_ids import ids_of_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -182,7 +183,7 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
                     return await work(request, caller)
         except (BrokerError, Exception) as error:
             await self._pause(error)
-            return response(status=_told(error))
+            return response(status=_told(error, request))
 
     async def _pause(self, error: Exception) -> None:
         """Refusals of one client are told one by one."""
@@ -211,14 +212,14 @@ class MessagingServicer(service_pb2_grpc.MessagingServiceServicer):  # type: ign
                             yield each
         except (BrokerError, Exception) as error:
             await self._pause(error)
-            yield response(status=_told(error))
+            yield response(status=_told(error, request))
 
 
 async def _no_lite_topics(request: Any, caller: Caller) -> Any:
     raise Unsupported("There are no lite topics here; use a topic, with message groups or tags.")
 
 
-def _told(error: Exception) -> Any:
+def _told(error: Exception, request: Any = None) -> Any:
     if isinstance(error, BrokerError):
         told = status_of(error)
         release(error)
@@ -227,7 +228,8 @@ def _told(error: Exception) -> Any:
         raise error
     incident = uuid.uuid4().hex[:12]
     text = "unexpected error in a call of RocketMQ's protocol, incident %s"
-    logger.error(text, incident, exc_info=error, extra={"incident": incident})
+    about = {**ids_of_request(request), "incident": incident}
+    logger.error(text, incident, exc_info=error, extra=about)
     release(error)
     text = f"INTERNAL_SERVER_ERROR: the broker's log tells more, incident {incident}."
     return status(Code.INTERNAL_SERVER_ERROR, text)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.connections import MOST_NAMES, BrokerStatus, ClientKind, ConnectedClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 MOST_REPORTED = 10_000
 """Clients of a broker that it reports; it counts all."""
-MOST_NAMES = 50
-"""Groups and topics of a client that are reported, each."""
 
 
 class Figures(NamedTuple):

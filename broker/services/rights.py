@@ -291,3 +291,5 @@ class Caller:
 EVERYBODY = Caller()
 CALLER: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
 """Of the call that runs in this task."""
+CLIENT_ID: ContextVar[str] = ContextVar("client_id", default="")
+"""The client that makes it, by the name that it gives itself; empty where it gives none, or has not yet."""

@@ -21,6 +21,7 @@ from broker.wire.budget import Budget, Share
 from broker.wire.client_limits import NO_BOUNDS, Client, ClientBounds, ClientLimits
 from broker.wire.concurrency_limit import ConcurrencyLimit
 from broker.wire.decoding import decoded, requests
+from broker.wire.request_ids import ids_of_request
 from broker.wire.request_receiver import RequestReceiver
 from broker.wire.response_budget import ResponseBudget
 from broker.wire.status import Refusal, refusal_of
@@ -244,7 +245,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._observe(method, context)
-            record = None
+            record = request = None
             with Share(self.budget) as share:
                 try:
                     # Excess calls are refused before their request is read, and so are those of nobody who is known.
@@ -257,7 +258,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                             if turn.waits:
                                 await turn.begin()
                                 self._enter_again(method)
-                            request = None
                             if self._knows(method, context):
                                 request = await self._one(context, deserialize, share)
                                 if self._gate is not None:
@@ -275,7 +275,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         self._failed(record, error)
                     if isinstance(error, _GIVEN_UP):
                         raise
-                    refusal, pause = _told(method, error)
+                    refusal, pause = _told(method, error, request)
             await self._refuse(context, refusal, pause)
             return None
 
@@ -295,7 +295,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             self._observe(method, context)
-            record = None
+            record = request = None
             permits: list[Callable[[], None]] = []
             # Whether its first request may still be on its way.
             writes_yet = many
@@ -334,7 +334,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         self._failed(record, error)
                     if isinstance(error, _GIVEN_UP):
                         raise
-                    refusal, pause = _told(method, error)
+                    refusal, pause = _told(method, error, request)
             await self._refuse(context, refusal, pause, writes_yet=writes_yet)
 
         return call
@@ -477,7 +477,7 @@ def _or_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 
-def _told(method: str, error: BaseException) -> tuple[Refusal | None, float]:
+def _told(method: str, error: BaseException, request: Any) -> tuple[Refusal | None, float]:
     """The client's error, and the seconds until it is told; None if it has disconnected, or has got it already."""
     if isinstance(error, BrokerError):
         refusal = refusal_of(error)
@@ -493,7 +493,8 @@ def _told(method: str, error: BaseException) -> tuple[Refusal | None, float]:
         release(error)
         return None, 0.0
     incident = uuid.uuid4().hex[:12]
-    logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error, extra={"incident": incident})
+    about = {**ids_of_request(request), "incident": incident}
+    logger.error("unexpected error in %s, incident %s", method, incident, exc_info=error, extra=about)
     release(error)
     text = f"Internal error; the broker's log tells more, incident {incident}."
     return Refusal(grpc.StatusCode.INTERNAL, text), 0.0

@@ -185,7 +185,8 @@ class AppliedMessages(MarksSchema):
             except Exception as error:
                 if is_last or local.dialect.failure_of(error) is not Failure.CONFLICT:
                     raise
-                _log.info("applying message %s again: %s", message.message_id, error)
+                about = {"message_id": message.message_id, "topic": message.topic}
+                _log.info("applying message %s again: %s", message.message_id, error, extra=about)
                 return False
         return True
 

@@ -135,7 +135,8 @@ class AsyncAppliedMessages(MarksSchema):
         except Exception as error:
             if is_last or joined.local.dialect.failure_of(error) is not Failure.CONFLICT:
                 raise
-            _log.info("applying message %s again: %s", message.message_id, error)
+            about = {"message_id": message.message_id, "topic": message.topic}
+            _log.info("applying message %s again: %s", message.message_id, error, extra=about)
             return False
         finally:
             if session is not None:

@@ -72,7 +72,8 @@ class ChangeCapture:
                     self._host += 1
                     self.interruptions += 1
                     pause = _PAUSES.backoff(failures)
-                    _log.warning("interrupted, on in %.1f s: %s", pause, error)
+                    about = {"subscription": self._settings.name}
+                    _log.warning("interrupted, on in %.1f s: %s", pause, error, extra=about)
                     self._stopping.wait(pause)
         finally:
             sink.close()
@@ -97,7 +98,8 @@ class ChangeCapture:
                 reader = LogReader(self._settings, source, state.position, self._choice, copies.ask)
                 try:
                     self.following.set()
-                    _log.info("following %s from %s on", source.host, state.position)
+                    about = {"subscription": self._settings.name}
+                    _log.info("following %s from %s on", source.host, state.position, extra=about)
                     forgetting = GoneTables(state, partial(gone, self._settings.database, source.host))
                     self._follow(
                         reader,

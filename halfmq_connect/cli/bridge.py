@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from client_core.connection import TlsConfig
 from client_core.errors import ConfigurationError, HalfmqError
+from halfmq_connect.cli.logs import LogFormat, LogLevel, set_up_log
 from halfmq_connect.cli.metrics import MetricsListen, metrics_at, of_bridge
 from halfmq_connect.kafka import BridgeSettings, KafkaBridge, KafkaSource, SourceSettings
 from halfmq_connect.kafka.cluster import Cluster
@@ -104,6 +104,8 @@ def kafka(
     session_timeout: SessionTimeout = None,
     tls_root_certificates: RootCertificates = None,
     metrics_listen: MetricsListen = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Carry topics to Kafka: each message exactly once, in order per message group.
 
@@ -126,6 +128,7 @@ def kafka(
     with _told("kafka"):
         read = Configuration.read(config, BridgeSettings)
         wanted = read.with_options(name, topic, bootstrap_servers, endpoint, kafka_setting, given)
+        set_up_log(log_format, log_level, bridge=wanted.name)
         bridge = KafkaBridge(
             wanted.endpoint,
             wanted.kafka,
@@ -159,6 +162,8 @@ def from_kafka(
     session_timeout: SessionTimeout = None,
     tls_root_certificates: RootCertificates = None,
     metrics_listen: MetricsListen = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Carry topics of Kafka to halfmq: each committed record exactly once, in order per key.
 
@@ -177,6 +182,7 @@ def from_kafka(
     with _told("from-kafka"):
         read = Configuration.read(config, SourceSettings)
         wanted = read.with_options(name, topic, bootstrap_servers, endpoint, kafka_setting, given)
+        set_up_log(log_format, log_level, bridge=wanted.name)
         source = KafkaSource(
             wanted.endpoint,
             wanted.kafka,
@@ -194,9 +200,12 @@ def forget(
     bootstrap_servers: Servers = None,
     config: Config = None,
     kafka_setting: Setting = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Forget a bridge that no longer runs: it then does not count when loops are looked for. Its positions stay."""
     with _told("forget"):
+        set_up_log(log_format, log_level, bridge=bridge)
         read = Configuration.read(config, SourceSettings if bridge.startswith("from-kafka/") else BridgeSettings)
         client = kafka_client(read.with_options(bridge, None, bootstrap_servers, None, kafka_setting, {}).kafka)
         once(lambda: forget_bridge(Cluster(client, None), client, bridge))
@@ -221,7 +230,6 @@ def _run(bridge: _Runs) -> None:
 @contextmanager
 def _told(name: str) -> Iterator[None]:
     """Errors of halfmq end the command with one line and status 1, or 2 for a setting."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         yield
     except HalfmqError as error:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import Annotated, NoReturn
 
@@ -15,6 +13,7 @@ from halfmq_connect.cdc.config import read_settings
 from halfmq_connect.cdc.errors import CdcError, TakenOver, WrongSetting
 from halfmq_connect.cdc.outbox import CREATE_OUTBOX
 from halfmq_connect.cdc.run import ChangeCapture, check
+from halfmq_connect.cli.logs import LogFormat, LogLevel, set_up_log
 from halfmq_connect.cli.metrics import MetricsListen, metrics_at, of_cdc
 
 WRONG, STOPPED, TAKEN_OVER = 2, 1, 3
@@ -30,6 +29,8 @@ def cdc(
     ] = False,
     outbox_sql: Annotated[bool, typer.Option("--outbox-sql", help="Show how to make an outbox, and end.")] = False,
     metrics_listen: MetricsListen = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Publish the changes of MySQL's and MariaDB's tables from their binary log, each exactly once.
 
@@ -41,9 +42,9 @@ def cdc(
         return
     if file is None:
         _fail("file", "name the subscription's file", WRONG)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings = read_settings(file)
+        set_up_log(log_format, log_level, subscription=settings.name)
         if check_only:
             for name in check(settings):
                 typer.echo(name)

@@ -113,9 +113,16 @@ def of_cdc(name: str, capture: ChangeCapture) -> Callable[[], Iterator[Metric]]:
 
 def of_bridge(name: str, direction: str, bridge: KafkaBridge | KafkaSource) -> Callable[[], Iterator[Metric]]:
     """What a bridge tells."""
-    from halfmq_connect.metrics import counter, gauge  # noqa: PLC0415 - of an extra
+    from halfmq_connect.metrics import counter, gauge, sparingly  # noqa: PLC0415 - of an extra
 
     labels, key = ["bridge", "direction"], (name, direction)
+
+    def look() -> list[Metric]:
+        left = bridge.lag()
+        help_ = "Messages of this replica's queues or partitions that are not carried yet."
+        return [gauge("halfmq_bridge_lag_messages", help_, labels, {} if left is None else {key: float(left)})]
+
+    sample = sparingly(look)
 
     def read() -> Iterator[Metric]:
         yield counter(
@@ -127,5 +134,6 @@ def of_bridge(name: str, direction: str, bridge: KafkaBridge | KafkaSource) -> C
             [*labels, "system"],
             {(*key, system): not is_away for system, is_away in bridge.outages().items()},
         )
+        yield from sample()
 
     return read

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import logging
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import typer
 
 from client_core.connection import TlsConfig
 from client_core.errors import ConfigurationError
+from halfmq_connect.cli.logs import LogFormat, LogLevel, set_up_log
 from halfmq_connect.cli.metrics import MetricsListen, metrics_at, of_relay
 from producer_sdk.outbox import BrokerTarget, Outbox, RelaySettings
 
@@ -96,16 +96,15 @@ def relay(
         ),
     ] = False,
     metrics_listen: MetricsListen = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Relay the messages of an outbox to brokers, each exactly once, in the order of its message group.
 
     Start as many as you like: one has the turn, the others stand by. SIGTERM ends it after the messages under way.
     """
     try:
-        logging.basicConfig(
-            level=_level(log_level), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(message)s"
-        )
+        set_up_log(log_format, log_level)
         settings = dataclasses.replace(
             _SETTINGS,
             poll=poll,
@@ -134,12 +133,6 @@ def relay(
         if not type(error).__module__.startswith("sqlalchemy."):
             raise
         _fail(f"database: {error.__cause__ or error} (--create-tables makes missing tables)")
-
-
-def _level(name: str) -> str:
-    if name.lower() not in {"debug", "info", "warning", "error"}:
-        raise ConfigurationError(f"is debug, info, warning or error, not {name!r}", field="log-level")
-    return name.upper()
 
 
 def _run(outbox: Outbox, target: RelayTarget, metrics_listen: str | None) -> None:

@@ -64,7 +64,9 @@ class PositionsTopic:
                 time.sleep(_AGAIN)
                 noted = noted_positions(self._cluster, self._bridge)
             elif there is None and anew:
-                _log.warning("beginning anew, as begin_anew says: %s was deleted", self._name)
+                _log.warning(
+                    "beginning anew, as begin_anew says: %s was deleted", self._name, extra={"bridge": self._bridge}
+                )
                 # A bridge that is cut off from here on begins for the first time.
                 note_positions(self._cluster, self._client, self._bridge, None)
                 noted = None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from client_core.connection import Endpoint, TlsConfig
+    from halfmq_connect.kafka.feed import QueueAt
     from halfmq_connect.kafka.registry import Edge
 
 __all__ = ["KafkaBridge"]
@@ -81,6 +82,21 @@ class KafkaBridge:
         """Which systems do not answer, as far as is known, by name."""
         plan = self._plan
         return {} if plan is None else {"kafka": plan.kafka.is_away, "halfmq": plan.halfmq.is_away}
+
+    def lag(self) -> int | None:
+        """Messages of this replica's queues that are not carried yet; None where it has none, or has not begun.
+
+        Raises:
+            HalfmqError: halfmq refuses to tell, or does not answer.
+            TimeoutError: It does not answer in time.
+        """
+        plan = self._plan
+        if plan is None or self._stopping.is_set():
+            return None
+        reached: dict[QueueAt, int] = {}
+        for shard in list(self._shards.values()):
+            reached |= shard.reached
+        return plan.left(reached) if reached else None
 
     def stop(self) -> None:
         """Has run() end, after the transactions under way if these end within seconds.
@@ -172,7 +188,7 @@ class KafkaBridge:
             membership.close()
 
     def _gained(self, plan: Plan, numbers: Collection[int]) -> None:
-        _log.info("%s: carrying shards %s", self._name, sorted(numbers))
+        _log.info("%s: carrying shards %s", self._name, sorted(numbers), extra={"bridge": self._name})
         for number in numbers:
             self._shards[number] = Shard(number, plan)
 

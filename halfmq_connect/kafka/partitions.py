@@ -14,6 +14,7 @@ from halfmq_connect.kafka.epochs import PartitionSink, Superseded, first_partiti
 from halfmq_connect.kafka.errors import BridgeError, MessagesMissing, TopicReplaced
 from halfmq_connect.kafka.incoming import is_over, record_size
 from halfmq_connect.kafka.membership import group_settings, start_over_if_fatal
+from halfmq_connect.kafka.remaining import Remaining
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -75,12 +76,15 @@ class Partitions:
         self._link, self._runner, self._kafka, self._halfmq = link, runner, kafka, halfmq
         self._sinks: dict[Place, PartitionSink] = {}
         self._again: set[Place] = set()
+        self._remaining: Remaining[Place] = Remaining()
         self._trouble: BaseException | None = None
         self._at_first = {} if settings.start == "earliest" else self._first_partitions(topics)
         own = {
             **group_settings(f"halfmq-source.{name}", settings.instance, settings.session_timeout),
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
+            # Behind the last record may be marks of transactions: only the client knows that there is no other one.
+            "enable.partition.eof": True,
         }
         self._consumer = Consumer({**_FETCHES, **client, **own})
         self._consumer.subscribe(
@@ -147,6 +151,21 @@ class Partitions:
             raise TopicReplaced(msg, reason="TOPIC_REPLACED")
         self._sinks[place].publish(messages, position)
 
+    def left(self) -> int:
+        """How many records partitions have behind their positions, by what Kafka told with its last answers.
+
+        Of records that cannot be read yet, because a transaction before them is open, the marks at the ends of
+        transactions are counted as well.
+        """
+        count = 0
+        for place, sink in self._sinks.items():
+            # One that is not read yet is not known.
+            with suppress(KafkaException):
+                found = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                if found is not None and sink.committed >= 0:
+                    count += self._remaining.left(place, sink.committed, found[1])
+        return count
+
     def go_back(self, place: Place) -> None:
         """Reads a partition again from the position that halfmq has."""
         self._again.add(place)
@@ -157,11 +176,15 @@ class Partitions:
 
     def _is_error(self, record: Message) -> bool:
         error = record.error()
+        place = (str(record.topic()), int(record.partition() or 0))
         if error is None:
+            self._remaining.came(place, int(record.offset() or 0))
             return False
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._remaining.ended(place, int(record.offset() or 0))
+            return True
         start_over_if_fatal(error, self._settings.instance)
         if error.code() in _GONE:
-            place = (str(record.topic()), int(record.partition() or 0))
             # How many are gone is found out with its position.
             self._again.add(place)
         elif error.code() in _UNREADABLE:
@@ -202,6 +225,7 @@ class Partitions:
         for each in places:
             self._sinks.pop((each.topic, each.partition), None)
             self._again.discard((each.topic, each.partition))
+            self._remaining.forget((each.topic, each.partition))
 
     def _offsets(self, places: Collection[Place]) -> dict[Place, int]:
         """Where partitions go on."""
@@ -244,4 +268,4 @@ class Partitions:
         )
         if not self._settings.skip_missing:
             raise missing
-        _log.warning("skipping, as skip_missing says: %s", missing)
+        _log.warning("skipping, as skip_missing says: %s", missing, extra={"bridge": self._name, "topic": place[0]})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumer_sdk.reading import queue_offsets
 from halfmq_connect.kafka.ending import Patience, PatientRunner
+from halfmq_connect.kafka.feed import QueueAt
 from halfmq_connect.kafka.progress import Progress
 from halfmq_connect.outages import Outage
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from producer_sdk import Producer
 
 __all__ = ["Plan"]
+
+_ANSWER_WITHIN = 5.0
+"""Seconds that whoever asks for metrics waits."""
 
 
 @dataclass
@@ -74,6 +78,26 @@ class Plan:
             Ending: The bridge is to end, and halfmq does not answer.
         """
         return PatientRunner(self.runner, Patience(self.stopping)).run(queue_offsets(self.link, topic, None, None))
+
+    def left(self, reached: Mapping[QueueAt, int]) -> int:
+        """How many messages queues have behind these offsets. Asks halfmq, and does not wait for long.
+
+        Raises:
+            HalfmqError: It refuses, or does not answer.
+            TimeoutError: It does not answer in time.
+        """
+        count = 0
+        for topic in {queue.topic for queue in reached}:
+            asked = self.runner.submit(queue_offsets(self.link, topic, None, None))
+            try:
+                found = asked.result(_ANSWER_WITHIN)
+            finally:
+                asked.cancel()
+            for each in found:
+                # A queue of another topic with this name has offsets of its own.
+                offset = reached.get(QueueAt(topic, each.topic_id, each.queue), each.max_offset)
+                count += max(0, each.max_offset - max(offset, each.min_offset))
+        return count
 
     def count(self, records: int) -> None:
         """Adds records that are committed in Kafka."""

@@ -86,7 +86,9 @@ class Progress:
                 PatientRunner(self._runner, patience).run(self._tell())
         except (HalfmqError, Ending) as error:
             why = error if isinstance(error, HalfmqError) else "halfmq does not answer"
-            _log.warning("the group %r was not told how far the bridge is: %s", self._group, why)
+            _log.warning(
+                "the group %r was not told how far the bridge is: %s", self._group, why, extra={"group": self._group}
+            )
 
     async def _tell(self) -> None:
         with self._lock:

@@ -54,11 +54,17 @@ class Shard:
         self._number, self._plan = number, plan
         self._stopping = threading.Event()
         self._ends: dict[QueueAt, int] = {}
+        self._reached: dict[QueueAt, int] = {}
         self._refused: dict[str, RecordRefused] = {}
         self._singly = False
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"bridge {plan.name} shard {number}", daemon=True)
         self._thread.start()
+
+    @property
+    def reached(self) -> dict[QueueAt, int]:
+        """How far queues are carried, as far as it has known: also while it starts over. May be asked in any thread."""
+        return dict(self._reached)
 
     def stop(self) -> None:
         """Has it end after the transaction under way."""
@@ -80,7 +86,9 @@ class Shard:
                 return
             except KafkaException as raised:
                 if is_fenced(raised):
-                    _log.info("another replica has taken over shard %d of %s", self._number, self._plan.name)
+                    name = self._plan.name
+                    text = "another replica has taken over shard %d of %s"
+                    _log.info(text, self._number, name, extra={"bridge": name})
                 elif unavailable(raised):
                     self._plan.kafka.note(raised)
                 else:
@@ -180,6 +188,7 @@ class Shard:
         for queue, offset in starts.items():
             feed.add(queue, offset)
             self._ends.setdefault(queue, offset)
+        self._reached |= self._ends
         # Also what was told before: a replica that was frozen may have told less since.
         self._plan.progress.note(self._ends)
 
@@ -209,6 +218,7 @@ class Shard:
         self._plan.kafka.over()
         self._plan.count(count)
         self._ends |= ends
+        self._reached |= ends
         self._plan.progress.note(ends)
         if trouble is not None:
             raise trouble
@@ -224,5 +234,6 @@ class Shard:
         )
         if not self._plan.settings.skip_missing:
             return missing
-        _log.warning("skipping, as skip_missing says: %s", missing)
+        about = {"bridge": self._plan.name, "topic": portion.queue.topic}
+        _log.warning("skipping, as skip_missing says: %s", missing, extra=about)
         return None

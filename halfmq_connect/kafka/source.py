@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from client_core.admin import AsyncAdmin
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSource"]
 
 _log = logging.getLogger("halfmq.kafka")
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at what is left."""
 _NUMBER = re.compile(r"messages\[(\d+)\]")
 
 
@@ -78,10 +81,15 @@ class KafkaSource:
         self._stopping = threading.Event()
         self._kafka, self._halfmq = Outage("Kafka"), Outage("halfmq")
         self.carried = 0
+        self._left: int | None = None
 
     def outages(self) -> dict[str, bool]:
         """Which systems do not answer, as far as is known, by name."""
         return {"kafka": self._kafka.is_away, "halfmq": self._halfmq.is_away}
+
+    def lag(self) -> int | None:
+        """Records of this replica's partitions that are not carried yet, as of a second ago; None: not known yet."""
+        return self._left
 
     def stop(self) -> None:
         """Has run() end, after the epoch under way if that ends within seconds.
@@ -141,14 +149,19 @@ class KafkaSource:
         partitions = Partitions(
             self._name, client, self._settings, cluster, topics, link, runner, self._kafka, self._halfmq
         )
+        look_at = 0.0
         try:
             while not self._stopping.is_set():
+                # In this thread: Kafka's client may be closed in between in another one.
+                if time.monotonic() >= look_at:
+                    self._left, look_at = partitions.left(), time.monotonic() + _LOOK_EVERY
                 for records in partitions.read():
                     if self._stopping.is_set():  # Each partition may wait for an answer that does not come.
                         return
                     self._carry(partitions, records)
                 watch.look()
         finally:
+            self._left = None
             partitions.close()
 
     def _carry(self, partitions: Partitions, records: Sequence[Message]) -> None:
@@ -161,7 +174,9 @@ class KafkaSource:
         try:
             self._publish(partitions, place, kept, messages, upto)
         except Superseded:
-            _log.info("another replica has carried %s/%d further", *place)
+            _log.info(
+                "another replica has carried %s/%d further", *place, extra={"bridge": self._name, "topic": place[0]}
+            )
             partitions.go_back(place)
         except (BrokerUnavailable, BrokerFailed) as error:
             self._halfmq.note(error)

@@ -101,4 +101,4 @@ def _lost(plan: Plan, what: str) -> None:
     if not plan.settings.skip_missing:
         msg = f"{what}. To go on with what is there, set skip_missing (--skip-missing)"
         raise TopicReplaced(msg, reason="TOPIC_REPLACED")
-    _log.warning("going on, as skip_missing says: %s", what)
+    _log.warning("going on, as skip_missing says: %s", what, extra={"bridge": plan.name})

@@ -193,7 +193,8 @@ class Writer:
                 # Its own fill what halfmq allows: the log alone tells where it comes from.
                 send(properties=diverted.properties)
             # Else it was sent before, when the limit was another one.
-        _log.warning("sent to %s as %s: %s", self._plan.settings.too_large_to, own, trouble)
+        about = {"bridge": self._plan.name, "message_id": own, "topic": self._plan.settings.too_large_to}
+        _log.warning("sent to %s as %s: %s", self._plan.settings.too_large_to, own, trouble, extra=about)
 
 
 def _place(queue: QueueAt, offset: int) -> str:

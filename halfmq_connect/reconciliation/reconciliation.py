@@ -302,7 +302,9 @@ class Reconciliation:
             try:
                 self._on_finding(each)
             except Exception:
-                _log.exception("on_finding failed for %s of %s", each.kind, each.key)
+                _log.exception(
+                    "on_finding failed for %s of %s", each.kind, each.key, extra={"message_id": each.message_id}
+                )
 
     def _forget(self, window: Window) -> None:
         before = window.start - timedelta(seconds=self.settings.grace + self.settings.keep)
@@ -330,4 +332,5 @@ def _log_finding(finding: Finding) -> None:
         finding.at.isoformat(),
         "; sent now" if finding.repaired else "",
         f"; {finding.details['error']}" if "error" in finding.details else "",
+        extra={"message_id": finding.message_id},
     )

@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from client_core.ids import MOST_IDS
 from client_core.local_database import storable
 from consumer_sdk import Consumer
 from consumer_sdk.reconciliation import BUSINESS_TIME
@@ -88,13 +89,15 @@ class Recorder:
                         with self._database.transaction() as local:
                             self._records.add(local, records)
                     except Exception as error:
-                        _log.warning("deliveries cannot be recorded now: %s; trying again", error)
+                        about = {"topic": self._topic, "message_ids": [each.message_id for each in messages[:MOST_IDS]]}
+                        _log.warning("deliveries cannot be recorded now: %s; trying again", error, extra=about)
                         self._stopped.wait(_PAUSE)
                     else:
                         consumer.ack(messages, wait=False)
                         break
             except Exception as error:
-                _log.warning("messages of %s cannot be recorded now: %s; trying again", self._topic, error)
+                text = "messages of %s cannot be recorded now: %s; trying again"
+                _log.warning(text, self._topic, error, extra={"topic": self._topic})
                 self._stopped.wait(_PAUSE)
 
 
@@ -110,7 +113,9 @@ def record_of(
         try:
             at = _time_of(given)
         except (OverflowError, ValueError):
-            _log.warning("message %s has a %s that is no time: %.100r", message.message_id, BUSINESS_TIME, given)
+            text = "message %s has a %s that is no time: %.100r"
+            about = {"message_id": message.message_id, "topic": message.topic}
+            _log.warning(text, message.message_id, BUSINESS_TIME, given, extra=about)
     values = {name: _told(take, message) for name, take in compare.items()}
     return Record(key_or_none(key, message), message.message_id, at, values)
 
@@ -120,7 +125,8 @@ def key_or_none(key: Callable[[StoredMessage | Message], str | None], message: S
     try:
         found = key(message)
     except Exception as error:
-        _log.warning("message_key failed on message %s: %r", message.message_id, error)
+        about = {"message_id": message.message_id, "topic": message.topic}
+        _log.warning("message_key failed on message %s: %r", message.message_id, error, extra=about)
         return None
     return None if found is None else storable(str(found))
 

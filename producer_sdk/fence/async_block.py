@@ -186,7 +186,7 @@ class AsyncFencedTransaction(AsyncTransaction):
             try:
                 await self._conclude_with(None, outcome)
             except HalfmqError as failure:
-                _log.warning("%s", failure)
+                _log.warning("%s", failure, extra={"transaction_id": self.transaction_id})
             return
         await self._conclude_with(error, outcome)
 
@@ -200,7 +200,8 @@ class AsyncFencedTransaction(AsyncTransaction):
         try:
             return await self._joined.end(lambda local: self._fence.rows.outcome(local, self.transaction_id))
         except TimeoutError as failure:
-            _log.warning("the local transaction %s could not be rolled back: %s", self.transaction_id, failure)
+            text = "the local transaction %s could not be rolled back: %s"
+            _log.warning(text, self.transaction_id, failure, extra={"transaction_id": self.transaction_id})
             return None
 
     async def _end_sends(self) -> None:
@@ -212,7 +213,8 @@ class AsyncFencedTransaction(AsyncTransaction):
         try:
             await self._joined.end(lambda local: local.rollback())
         except Exception as failure:
-            _log.warning("the local transaction could not be rolled back: %s", failure)
+            text = "the local transaction could not be rolled back: %s"
+            _log.warning(text, failure, extra={"transaction_id": self.transaction_id})
 
     async def _conclude_with(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
         if local_state is LocalTransactionState.ROLLBACK or error is None:

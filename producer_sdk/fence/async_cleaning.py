@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from client_core.ids import MOST_IDS
 from client_core.local_database import text_of
 from producer_sdk.fence.cleaning import AT_ONCE, LOCK_WAIT, PAUSE, DecidedRows, is_final, to_ask_about
 from producer_sdk.fence.rows import FIRST, id_of_age
@@ -130,5 +131,6 @@ class AsyncFenceCleaner:
                     count += await self._delete(done)
                 except Exception as error:
                     # A row of this page is held; the next pages go on, and this one has its turn at the next search.
-                    _log.warning("rows of the fence cannot be deleted now: %s; trying again", text_of(error))
+                    text = "rows of the fence cannot be deleted now: %s; trying again"
+                    _log.warning(text, text_of(error), extra={"transaction_ids": done[:MOST_IDS]})
         return count

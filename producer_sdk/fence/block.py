@@ -179,7 +179,7 @@ class FencedTransaction(Transaction):
             try:
                 self._finish(None, outcome)
             except HalfmqError as failure:
-                _log.warning("%s", failure)
+                _log.warning("%s", failure, extra={"transaction_id": self.transaction_id})
             return
         self._finish(error, outcome)
 
@@ -192,7 +192,8 @@ class FencedTransaction(Transaction):
         try:
             self._local.rollback()
         except Exception as failure:
-            _log.warning("the local transaction could not be rolled back: %s", failure)
+            text = "the local transaction could not be rolled back: %s"
+            _log.warning(text, failure, extra={"transaction_id": self.transaction_id})
 
     def _finish(self, error: BaseException | None, local_state: LocalTransactionState | None) -> None:
         self._runner.run(self._core.settle(error, local_state))
@@ -204,4 +205,4 @@ class FencedTransaction(Transaction):
         try:
             self._finish(None, LocalTransactionState.COMMIT)
         except HalfmqError as failure:
-            _log.warning("%s", failure)
+            _log.warning("%s", failure, extra={"transaction_id": self.transaction_id})

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from client_core.ids import MOST_IDS
 from client_core.local_database import text_of
 from client_core.states import TransactionState
 from producer_sdk.fence.rows import COMMITTED, FIRST, id_of_age
@@ -157,7 +158,8 @@ class FenceCleaner:
                     count += self._delete(done)
                 except Exception as error:
                     # A row of this page is held; the next pages go on, and this one has its turn at the next search.
-                    _log.warning("rows of the fence cannot be deleted now: %s; trying again", text_of(error))
+                    text = "rows of the fence cannot be deleted now: %s; trying again"
+                    _log.warning(text, text_of(error), extra={"transaction_ids": done[:MOST_IDS]})
         return count
 
 

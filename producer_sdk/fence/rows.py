@@ -208,7 +208,8 @@ class FenceRows:
         try:
             local.rollback()
         except Exception as failure:
-            _log.warning("the local transaction %s could not be rolled back: %s", transaction_id, failure)
+            text = "the local transaction %s could not be rolled back: %s"
+            _log.warning(text, transaction_id, failure, extra={"transaction_id": transaction_id})
             return None
         try:
             local.begin()

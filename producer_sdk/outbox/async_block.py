@@ -241,4 +241,5 @@ class AsyncOutboxTransaction(AsyncTransaction):
         try:
             await self._joined.end(lambda local: local.rollback())
         except Exception as failure:
-            _log.warning("the local transaction could not be rolled back: %s", failure)
+            text = "the local transaction could not be rolled back: %s"
+            _log.warning(text, failure, extra={"transaction_id": self.transaction_id})

@@ -255,7 +255,8 @@ class OutboxTransaction(Transaction):
         try:
             self._local.rollback()
         except Exception as failure:
-            _log.warning("the local transaction could not be rolled back: %s", failure)
+            text = "the local transaction could not be rolled back: %s"
+            _log.warning(text, failure, extra={"transaction_id": self._id})
 
 
 def is_whole(local: LocalTransaction) -> bool:

@@ -242,12 +242,17 @@ class Decider:
             except Exception as error:
                 if not is_locked(error):
                     raise
-                _log.warning("message %s is locked: what decide said is dropped, and asked again", asked.row.message_id)
+                _log.warning(
+                    "message %s is locked: what decide said is dropped, and asked again",
+                    asked.row.message_id,
+                    extra={"message_id": asked.row.message_id, "topic": asked.row.topic},
+                )
 
     def _store_answer(self, asked: _Asked) -> bool:
         row, answer = asked.row, asked.answer
         if isinstance(answer, BaseException):
-            _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, answer)
+            about = {"message_id": row.message_id, "topic": row.topic}
+            _log.warning("decide failed for message %s: %r; it is asked again", row.message_id, answer, extra=about)
             cause = f"{type(answer).__name__}: {answer}"
             self._run(lambda local: self._rows.undecided_yet(local, row.id, cause), LOCK_WAIT)
             return False

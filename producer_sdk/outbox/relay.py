@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from client_core.errors import RequestRefused
+from client_core.ids import MOST_IDS
 from client_core.local_database import text_of
 from client_core.threads import LastingThreads, Wakeup
 from producer_sdk.outbox.pending import PendingRows
@@ -212,7 +213,7 @@ class Relay:
         # What the last relay may have sent is not sent before that is noted.
         self._reading.planner.begin(Batch(held))
         self._settling.add(Ended(row, Becomes.TRIED, "", began - seconds) for row in held)
-        _log.info("relaying the outbox as %s", self.turn.owner)
+        _log.info("relaying the outbox as %s", self.turn.owner, extra={"client_id": self.turn.owner})
         return 0.0
 
     def _next_rows(self) -> list[Pending]:
@@ -316,7 +317,7 @@ class Relay:
         failed = causes.keys() - done
         for topic in failed:
             self._reading.planner.rest_topic(topic, self._backoff)
-            self._say(f"topic {topic} takes no messages now: {causes[topic]}; trying again")
+            self._say(f"topic {topic} takes no messages now: {causes[topic]}; trying again", topic=topic)
         return failed
 
     # What is written
@@ -341,14 +342,19 @@ class Relay:
             [each.row for each in written], [each.row for each in written if each.becomes is not Becomes.SENT]
         )
         for cause, rows in errors.items():
-            self._say(f"{len(rows)} messages are MESSAGE_ERROR, the first one {rows[0].message_id}: {cause}")
+            self._say(
+                f"{len(rows)} messages are MESSAGE_ERROR, the first one {rows[0].message_id}: {cause}",
+                message_ids=[row.message_id for row in rows[:MOST_IDS]],
+            )
             for row in rows:
                 if row.order is not None:
                     planner.stop_group(row.id, row.order)
         if first := self._settling.first_held:
             self._say(
                 f"{self._settling.held} rows are locked by other transactions, the first one message"
-                f" {first.row.message_id}: they and their message groups wait"
+                f" {first.row.message_id}: they and their message groups wait",
+                message_id=first.row.message_id,
+                topic=first.row.topic,
             )
 
     def _clean(self) -> None:
@@ -397,13 +403,14 @@ class Relay:
         if self._decider is not None:
             self._decider.stop()
         deadline = time.monotonic() + (0.0 if self._is_hopeless() else _END)
-        for call in list(self._under_way):
+        for call, rows in list(self._under_way.items()):
             try:
                 call.result(max(deadline - time.monotonic(), 0.0))
             except Exception as error:
                 _log.warning(
                     "stopping with messages under way, which the next relay sends again: %s",
                     str(error) or "no answer yet",
+                    extra={"message_ids": [row.message_id for row in rows[0][:MOST_IDS]]},
                 )
         try:
             if self.has_turn:
@@ -412,19 +419,20 @@ class Relay:
                 self._settle()
                 self._run(self.turn.release, LOCK_WAIT)
         except Exception as error:
-            _log.warning("the turn could not be given back; it ends in %g s: %s", self._settings.lease, text_of(error))
+            text = "the turn could not be given back; it ends in %g s: %s"
+            _log.warning(text, self._settings.lease, text_of(error), extra={"client_id": self.turn.owner})
         finally:
             self.has_turn = False
             if self._calls is not None:
                 self._calls.shutdown(wait=False, cancel_futures=True)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, **about: object) -> None:
         """A warning, once a minute at most for each beginning."""
         key, now = text[:40], time.monotonic()
         if now - self._said.get(key, -60.0) >= 60.0:
             self._said = {each: at for each, at in self._said.items() if now - at < 60.0}
             self._said[key] = now
-            _log.warning("%s", text)
+            _log.warning("%s", text, extra={"client_id": self.turn.owner, **about})
 
 
 def _messages_of(rows: list[Pending]) -> tuple[list[Exception | None], list[Message]]:

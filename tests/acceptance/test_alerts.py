@@ -17,14 +17,14 @@ import yaml
 
 from broker.wire.credentials.tokens import hash_of
 from consumer_sdk import Consumer
-from faults.mysql_proxy import MySqlProxy
+from faults.mysql_proxy import MySqlProxy, SqlError, Then
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, query_pb2, transaction_pb2, transaction_pb2_grpc
 from producer_sdk import Admin, LocalTransactionState, Message, Producer, TransactionListener, TransactionProducer
 from support.alerts import RULES, Scrape, fires
 from support.brokers import BrokerProcess
 from support.certificates import Authority
 from support.databases import connect
-from support.metrics import PATIENCE, Samples, await_samples, promtool, value
+from support.metrics import PATIENCE, Samples, await_samples, promtool, samples_of, value
 from support.unread import Unread
 
 if TYPE_CHECKING:
@@ -99,14 +99,39 @@ def test_the_rules_are_good() -> None:
 
 def test_every_alert_is_tested_and_described() -> None:
     names = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    files = ("test_alerts.py", "test_prometheus.py", "test_connector_metrics.py")
+    files = ("test_alerts.py", "test_prometheus.py", "test_connector_metrics.py", "../connect/kafka/test_source.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
     assert [name for name in names if f'"{name}"' not in here] == []
     assert [name for name in names if f"| `{name}` |" not in page] == []
 
 
-def test_a_group_without_producers_and_a_transaction_that_stays(database: str, tmp_path: Path) -> None:
+def without(scrape: Scrape, name: str) -> Scrape:
+    """The metrics without one of them."""
+    return Scrape("\n".join(line for line in scrape.text.splitlines() if name not in line) + "\n", scrape.at)
+
+
+def test_a_group_without_producers(database: str, tmp_path: Path) -> None:
+    with BrokerProcess(database, first_check=0.1, **SETTINGS) as broker:
+        before = sampled(broker)
+        with TransactionProducer(broker.endpoint, "shop", None) as producer:
+            producer.prepare(Message("orders", "x"))
+
+        def alone(found: Samples) -> bool:
+            alone = value(found, "halfmq_half_messages_without_producer", producer_group="shop") == 1
+            return alone and 0 < value(found, "halfmq_check_overdue_seconds") < 60
+
+        then = after(broker, alone, "it is not known that nobody is there")
+    fires(tmp_path, "HalfmqProducersMissing", before, then, producer_group="shop")
+    # As it is where brokers cannot tell whether there are producers.
+    unknown = without(then, "halfmq_half_messages_without_producer")
+    with pytest.raises(AssertionError, match="ALERTS"):
+        fires(tmp_path, "HalfmqProducersMissing", before, unknown, producer_group="shop")
+
+
+def test_a_group_without_producers_as_far_as_is_known_and_a_transaction_that_stays(
+    database: str, tmp_path: Path
+) -> None:
     with BrokerProcess(database, **SETTINGS) as broker:
         before = sampled(broker)
         with TransactionProducer(broker.endpoint, "shop", Undecided()) as producer:
@@ -116,7 +141,8 @@ def test_a_group_without_producers_and_a_transaction_that_stays(database: str, t
                 f"UPDATE half_message SET check_due_at = check_due_at - {2 * MINUTE}, born_at = born_at - {60 * MINUTE}"
             )
         then = after(broker, lambda found: value(found, "halfmq_check_overdue_seconds") > 60, "not overdue")
-    fires(tmp_path, "HalfmqProducersMissing", before, then, producer_group="shop")
+    unknown = without(then, "halfmq_half_messages_without_producer")
+    fires(tmp_path, "HalfmqProducersMissing", before, unknown, producer_group="shop")
     fires(tmp_path, "HalfmqHalfMessageOld", before, then, producer_group="shop")
 
 
@@ -169,6 +195,58 @@ def test_a_database_that_is_gone(database: str, tmp_path: Path) -> None:
         then = after(broker, gone, "the database is there")
     fires(tmp_path, "HalfmqDatabaseUnavailable", before, then)
     fires(tmp_path, "HalfmqDatabaseErrors", before, then, kind="lost")
+
+
+def of_messages(size: int = 1, count: int = 1) -> producer_pb2.SendRequest:
+    request = producer_pb2.SendRequest()
+    for _ in range(count):
+        request.messages.add(topic="orders", body=b"x" * size)
+    return request
+
+
+def test_a_server_that_takes_no_writes(database: str, tmp_path: Path) -> None:
+    with (
+        MySqlProxy.to(database) as proxy,
+        BrokerProcess(proxy.url(database), reconnect_timeout=1, **SETTINGS) as broker,
+        grpc.insecure_channel(broker.endpoint) as channel,
+    ):
+        before = sampled(broker)
+        refused = SqlError(1290, message="The server is running with the --read-only option")
+        proxy.on_statement(r"^INSERT INTO .?message\b", when="before", action=refused, times=None)
+        producer_pb2_grpc.ProducerServiceStub(channel).Send(of_messages(), timeout=PATIENCE)
+        then = after(
+            broker, lambda found: value(found, "halfmq_database_errors_total", kind="read_only") > 0, "it writes"
+        )
+    assert value(samples_of(then.text), "halfmq_database_errors_total", kind="lost") == 0
+    fires(tmp_path, "HalfmqDatabaseErrors", before, then, kind="read_only")
+
+
+def test_what_waits_for_the_database_uses_up_its_memory_and_more_is_refused(database: str, tmp_path: Path) -> None:
+    with (
+        MySqlProxy.to(database) as proxy,
+        BrokerProcess(proxy.url(database), max_request_bytes=1024 * MIB, **SETTINGS) as broker,
+        grpc.insecure_channel(broker.endpoint) as channel,
+    ):
+        producer = producer_pb2_grpc.ProducerServiceStub(channel)
+        producer.Send(of_messages(), timeout=PATIENCE)
+        before = sampled(broker)
+        goes_on = threading.Event()
+        proxy.on_statement(r"INSERT INTO .?message\b", when="before", action=Then(goes_on.wait))
+        under_way = [producer.Send.future(of_messages(1_000_000, 4)) for _ in range(40)]
+
+        def full(found: Samples) -> bool:
+            left = value(found, "halfmq_lane_limit_bytes", lane="send")
+            is_full = value(found, "halfmq_lane_waiting_bytes", lane="send") > 0.9 * left
+            return is_full and value(found, "halfmq_refused_items_total", reason="OVERLOADED") > 0
+
+        try:
+            then = after(broker, full, "the lane takes all of it")
+        finally:
+            goes_on.set()
+        for each in under_way:
+            each.cancel()
+    fires(tmp_path, "HalfmqLimitUsedUp", before, then, lane="send")
+    fires(tmp_path, "HalfmqWorkRefused", before, then, reason="OVERLOADED")
 
 
 def test_a_frozen_worker(database: str, tmp_path: Path) -> None:
@@ -259,6 +337,31 @@ def test_retention_is_behind(database: str, tmp_path: Path) -> None:
             )
         then = after(broker, lambda found: value(found, "halfmq_retention_behind_seconds") > 3600, "it is not behind")
     fires(tmp_path, "HalfmqRetentionBehind", before, then)
+
+
+GONE = SqlError(1146, "42S02", "Table 'dedup_key' doesn't exist")
+
+
+def test_a_part_of_retention_fails(database: str, tmp_path: Path) -> None:
+    with MySqlProxy.to(database) as proxy:
+        proxy.on_statement(r"FROM .?dedup_key.? WHERE expires_at", when="before", action=GONE, times=None)
+        with BrokerProcess(proxy.url(database), **SETTINGS) as broker:
+            then = after(
+                broker, lambda found: value(found, "halfmq_failed_pieces_total", loop="retention") > 0, "none fails"
+            )
+    assert value(samples_of(then.text), "halfmq_failed_rounds_total", loop="retention") == 0
+    fires(tmp_path, "HalfmqRetentionBehind", Scrape(), then)
+
+
+def test_rounds_of_retention_fail(database: str, tmp_path: Path) -> None:
+    with MySqlProxy.to(database) as proxy:
+        proxy.on_statement(r"UPDATE .?maintenance_turn.*'retention'", when="before", action=GONE, times=None)
+        with BrokerProcess(proxy.url(database), **SETTINGS) as broker:
+            then = after(
+                broker, lambda found: value(found, "halfmq_failed_rounds_total", loop="retention") > 0, "none fails"
+            )
+    assert value(samples_of(then.text), "halfmq_failed_pieces_total", loop="retention") == 0
+    fires(tmp_path, "HalfmqRetentionBehind", Scrape(), then)
 
 
 def test_refusals_cannot_be_recorded(database: str, tmp_path: Path) -> None:

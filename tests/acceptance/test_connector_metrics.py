@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +16,7 @@ from sqlalchemy.orm import Session
 from producer_sdk import Admin, Message
 from producer_sdk.outbox import Outbox
 from support.alerts import Scrape, fires
+from support.connectors import measured, nobody_listens, subscription
 from support.metrics import await_samples, families_of, promtool, text_at, value
 from ways.shops import make_shop
 
@@ -48,37 +45,6 @@ def endpoint(new_broker: Callable[..., BrokerProcess]) -> str:
     return broker.endpoint
 
 
-@contextmanager
-def running(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """A command with metrics; their address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "halfmq_cli", *arguments, "--metrics-listen=127.0.0.1:0"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
-    assert process.stderr is not None
-    lines = []
-    try:
-        for line in process.stderr:
-            lines.append(line)
-            if found := re.fullmatch(r"metrics on (\S+)\n", line):
-                yield found[1]
-                break
-        else:
-            pytest.fail("".join(lines))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-
-
-def nobody_listens() -> str:
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
 def put(shop: Shop, *messages: Message) -> None:
     with Session(shop.engine) as session:
         Outbox(shop.engine, relay=False).put_many(session, messages)
@@ -97,7 +63,7 @@ def shown(section: str) -> set[str]:
 
 def test_a_relay_tells_what_it_sent_and_what_it_could_not(shop: Shop, endpoint: str, tmp_path: Path) -> None:
     command = ("relay", f"--database={shop.url}", f"--endpoint={endpoint}", "--create-tables", "--lease=2")
-    with running(*command) as at:
+    with measured(*command) as at:
         before = Scrape(await_text(at, "halfmq_relay_has_turn"))
         put(shop, Message("orders", "lamp"), Message("orders", "chair"), Message("no-such-topic", "x"))
         found = await_samples(
@@ -112,7 +78,7 @@ def test_a_relay_tells_what_it_sent_and_what_it_could_not(shop: Shop, endpoint: 
         assert promtool("check", "metrics", given=text_at(at)) == ""
     # Its database is looked at every 15 seconds: another relay looks at once.
     put(shop, Message("also-no-topic", "waits"))
-    with running(*command) as at:
+    with measured(*command) as at:
         then = Scrape(await_text(at, "halfmq_outbox_messages"))
         assert names_of(then.text) <= shown("Relays, cdc, bridges")
     fires(tmp_path, "HalfmqOutboxErrors", before, then)
@@ -129,14 +95,14 @@ def test_an_outbox_that_is_not_emptied(shop: Shop, tmp_path: Path) -> None:
     put(shop, Message("orders", "lamp"))
     with shop.engine.begin() as connection:
         connection.execute(sa.text("UPDATE halfmq_outbox SET created_at = created_at - 1000000000"))
-    with running("relay", f"--database={shop.url}", f"--endpoint={nobody_listens()}") as at:
+    with measured("relay", f"--database={shop.url}", f"--endpoint={nobody_listens()}") as at:
         then = Scrape(await_text(at, "halfmq_outbox_oldest_seconds"))
     fires(tmp_path, "HalfmqOutboxOld", NEVER_BEFORE, then)
 
 
 def test_a_turn_that_a_relay_has_kept_though_it_is_gone(shop: Shop, endpoint: str, tmp_path: Path) -> None:
     command = ("relay", f"--database={shop.url}", f"--endpoint={endpoint}", "--create-tables", "--lease=2")
-    with running(*command) as at:
+    with measured(*command) as at:
         before = Scrape(await_text(at, "halfmq_relay_has_turn"))
         with shop.engine.begin() as connection:
             connection.execute(
@@ -149,11 +115,8 @@ def test_a_turn_that_a_relay_has_kept_though_it_is_gone(shop: Shop, endpoint: st
 
 def test_cdc_without_a_database(endpoint: str, tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
-    file.write_text(
-        f'name = "shop"\n[broker]\nendpoint = "{endpoint}"\n[database]\nhosts = ["{nobody_listens()}"]\n'
-        'user = "cdc"\npassword_env = "CDC_PASSWORD"\nserver_id = 4711\n[[table]]\nmatch = "shop.*"\ntopic = "orders"\n'
-    )
-    with running("cdc", str(file), environment={"CDC_PASSWORD": "none"}) as at:
+    file.write_text(subscription(endpoint, nobody_listens()))
+    with measured("cdc", str(file), environment={"CDC_PASSWORD": "none"}) as at:
         then = Scrape(await_text(at, "halfmq_cdc_interruptions_total"))
         assert promtool("check", "metrics", given=then.text) == ""
     assert names_of(then.text) <= shown("Relays, cdc, bridges")
@@ -163,7 +126,7 @@ def test_cdc_without_a_database(endpoint: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("command", "direction"), [("kafka", "to_kafka"), ("from-kafka", "from_kafka")])
 def test_a_bridge_without_kafka(endpoint: str, tmp_path: Path, command: str, direction: str) -> None:
     arguments = [f"--endpoint={endpoint}", f"--bootstrap-servers={nobody_listens()}", "--name=own", "--topic=orders"]
-    with running("bridge", command, *arguments) as at:
+    with measured("bridge", command, *arguments) as at:
         await_samples(
             at,
             lambda found: (

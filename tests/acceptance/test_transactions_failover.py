@@ -27,8 +27,8 @@ from acceptance.client import (
     unique,
 )
 from acceptance.streams import eventually
+from client_core.repeats import PRINTED
 from halfmq.v1 import consumer_pb2
-from halfmq_cli.repeats import PRINTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

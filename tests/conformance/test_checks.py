@@ -42,7 +42,7 @@ async def exhausted(world: World, store: Store, transaction_id: bytes) -> None:
         world.clock.pass_time(POLICY.interval)
         assert [check.transaction_id for check in await claimed(store)] == [transaction_id]
     world.clock.pass_time(POLICY.interval)
-    assert await store.park_exhausted(10) == [(transaction_id, "shop")]
+    assert [each[:2] for each in await store.park_exhausted(10)] == [(transaction_id, "shop")]
 
 
 @pytest.mark.parametrize(("passed", "due"), [(-1, 0), (0, 1), (1, 1)])
@@ -81,6 +81,21 @@ async def test_the_oldest_come_first_up_to_the_limit(world: World, store: Store,
     assert {check.transaction_id for check in await claimed(store, 2)} == {ids[4]}
 
 
+async def test_a_parked_transaction_is_told_with_the_producer_that_was_asked_last(
+    world: World, store: Store, topic: Topic
+) -> None:
+    transaction_id, other = await prepared(store, topic), await prepared(store, topic)
+    for number in range(POLICY.max_checks):
+        world.clock.pass_time(POLICY.interval)
+        for check in await claimed(store):
+            if check.transaction_id == transaction_id:
+                await store.record_sent(check, f"shop-{number}")
+    world.clock.pass_time(POLICY.interval)
+    parked = {each.transaction_id: each for each in await store.park_exhausted(10)}
+    assert parked[transaction_id].client_id == f"shop-{POLICY.max_checks - 1}"
+    assert parked[other].client_id == ""
+
+
 async def test_exactly_max_checks_then_parked(world: World, store: Store, topic: Topic) -> None:
     transaction_id = await prepared(store, topic)
     numbers = []
@@ -89,7 +104,7 @@ async def test_exactly_max_checks_then_parked(world: World, store: Store, topic:
         numbers += [check.check_number for check in await claimed(store)]
     assert numbers == list(range(1, POLICY.max_checks + 1))
     assert (await seen(store, transaction_id)).summary.state is PREPARED
-    assert await store.park_exhausted(10) == [(transaction_id, "shop")]
+    assert [each[:2] for each in await store.park_exhausted(10)] == [(transaction_id, "shop")]
     assert await store.park_exhausted(10) == []
     summary = (await seen(store, transaction_id)).summary
     assert (summary.state, summary.parked_at, summary.next_check_at) == (PARKED, world.clock.now(), None)
@@ -128,7 +143,7 @@ async def test_a_lower_limit_of_checks_holds_for_those_already_checked(
         assert len(await claimed(store)) == 1
     world.clock.pass_time(POLICY.interval)
     assert await claimed(store, policy=CheckPolicy(max_checks=1)) == []
-    assert await store.park_exhausted(10) == [(transaction_id, "shop")]
+    assert [each[:2] for each in await store.park_exhausted(10)] == [(transaction_id, "shop")]
 
 
 async def test_a_returned_check_was_never_spent(world: World, store: Store, topic: Topic) -> None:
@@ -257,7 +272,7 @@ async def test_check_again_grants_a_fresh_allowance(world: World, store: Store, 
         world.clock.pass_time(POLICY.interval)
     most = 2 * POLICY.max_checks
     assert numbers == [(number, most) for number in range(POLICY.max_checks + 1, most + 1)]
-    assert await store.park_exhausted(10) == [(transaction_id, "shop")]
+    assert [each[:2] for each in await store.park_exhausted(10)] == [(transaction_id, "shop")]
     actions = (await seen(store, transaction_id)).operator_actions
     assert [(a.action, a.operator, a.reason) for a in actions] == [("CHECK_AGAIN", "ada", "producer is back")]
 

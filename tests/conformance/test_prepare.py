@@ -225,7 +225,7 @@ async def test_nothing_is_appended_to_a_parked_transaction(world: World, store: 
         world.clock.pass_time(POLICY.interval)
         assert len(await store.claim_checks([shop], POLICY, 10)) == 1
     world.clock.pass_time(POLICY.interval)
-    assert [parked for parked, _ in await store.park_exhausted(10)] == [transaction_id]
+    assert [parked for parked, *_ in await store.park_exhausted(10)] == [transaction_id]
     append = PrepareWork(transaction_id, shop, [half(topic, "late")], first_position=1)
     assert of(VerdictConflict, (await store.prepare([append]))[0]).state == PARKED  # type: ignore[attr-defined]
     await decided(store, commit(transaction_id, VerdictSource.OPERATOR, operator="op", reason="seen"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import SECOND
@@ -10,6 +11,7 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.metrics.gauges import Bounded
 from broker.metrics.sampled import sampled
+from broker.ports.connections import ALIVE, MOST_NAMES, BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.sampling import Lag, PendingOfGroup
 from broker.storage.sampling import lags
@@ -49,10 +51,47 @@ async def test_what_is_pending_is_counted_by_producer_group(world: World, store:
     world.clock.pass_time(SECOND)
     await prepared(store, topic)
     (own,) = (await store.sample()).pending
-    assert own == PendingOfGroup("shop", pending=2, since=START)
+    assert own == PendingOfGroup("shop", pending=2, since=START, has_producer=False)
     ok(await store.decide([commit(first)]))
     (own,) = (await store.sample()).pending
     assert (own.pending, own.since) == (1, START + SECOND)
+
+
+def producer(number: int, *groups: str) -> ConnectedClient:
+    return ConnectedClient(ClientKind.PRODUCER, f"shop-{number}", "", "", "", groups, (), number)
+
+
+async def test_a_group_has_a_producer_where_any_living_broker_reports_one(
+    world: World, store: Store, topic: Topic
+) -> None:
+    await prepared(store, topic)
+    status = BrokerStatus("one", "host", 1, "", "", 5, producers=1, consumers=1)
+    consumer = replace(producer(7, "shop"), kind=ClientKind.CONSUMER)
+
+    async def has_producer() -> bool | None:
+        (own,) = (await store.sample()).pending
+        return own.has_producer
+
+    await store.report_broker(status, [producer(1, "store"), consumer])
+    assert await has_producer() is False
+    await store.report_broker(replace(status, broker_id="two"), [producer(2, "store", "shop"), consumer])
+    assert await has_producer() is True
+    world.clock.pass_time(ALIVE + SECOND)
+    assert await has_producer() is False, "what a broker said that is gone counts no longer"
+
+
+async def test_whether_a_group_has_a_producer_is_not_known_where_not_all_are_reported(
+    world: World, store: Store, topic: Topic
+) -> None:
+    await prepared(store, topic)
+    status = BrokerStatus("one", "host", 1, "", "", 5, producers=2)
+    for clients in ([producer(1, "store")], [producer(1, *map(str, range(MOST_NAMES))), producer(2, "store")]):
+        await store.report_broker(status, clients)
+        state = await store.sample()
+        assert state.pending[0].has_producer is None
+        told = {each.name for each in sampled(state, world.clock.now(), HOUR, Bounded(10, "other")) if each.samples}
+        assert "halfmq_half_messages_without_producer" not in told
+        assert "rocketmq_half_messages" in told
 
 
 async def test_a_check_that_nobody_gets_is_overdue_and_the_end_is_parked(
@@ -69,7 +108,7 @@ async def test_a_check_that_nobody_gets_is_overdue_and_the_end_is_parked(
         assert (await store.sample()).pending[0].due_since is None
     world.clock.pass_time(POLICY.interval)
     await store.park_exhausted(10)
-    assert (await store.sample()).pending == [PendingOfGroup("shop", parked=1)]
+    assert (await store.sample()).pending == [PendingOfGroup("shop", parked=1, has_producer=False)]
 
 
 async def test_a_lag_is_split_by_what_became_of_the_messages(

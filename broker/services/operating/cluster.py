@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.errors import InvalidArgument
-from broker.ports.connections import ClientKind
+from broker.ports.connections import ALIVE, ClientKind
 from broker.services.paging import page_limit
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from broker.ports.sampling import Overview, OverviewStore
     from broker.services.judges import Judge
 
-ALIVE = 15_000_000
-"""Microseconds since the last report of a broker that counts as alive: three of its intervals."""
 COUNT_EVERY = 1.0
 """Seconds between two counts of what there is."""
 SLOW, OLD = 0.1, 10.0

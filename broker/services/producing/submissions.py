@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.ids import format_id
 from broker.errors import BrokerError, InvalidArgument, NotFound, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.log import SendWork
 from broker.ports.observer import NO_OBSERVER, Observer
@@ -120,11 +121,15 @@ class SubmissionService:
                 raise
             self._has_waited |= isinstance(error, RowsLocked)
             if len(work) > 1:
-                logger.warning("submissions cannot be released together, and are one by one: %s", error)
+                logger.warning(
+                    "submissions cannot be released together, and are one by one: %s",
+                    error,
+                    extra={"submissions": [each.number for each in found[:MOST_TOLD]]},
+                )
                 return await self._release_apart([[each] for each in found], waiting)
             if not self._is_hopeless(found[0], error, waiting):
                 return 0
-            done = await self._refuse(work[0], error)
+            done = await self._refuse(found[0], error)
         if len(found) == 1 and not done.busy:
             self._troubled.pop(found[0].number, None)
         self._remember(found, done)
@@ -132,7 +137,7 @@ class SubmissionService:
         waiting.update(order for each in found if each.number in done.deferred and (order := _order(each)) is not None)
         for name in sorted(done.held, key=str)[: MOST_PASSED_OVER - len(self._held)]:
             self._held[name] = time.monotonic() + REST_HELD
-        return self._released(done)
+        return self._released(found, done)
 
     def _tell(self, work: Sequence[SubmissionWork], done: ReleasedSubmissions) -> None:
         if self._observer is NO_OBSERVER or done.busy:
@@ -178,7 +183,11 @@ class SubmissionService:
         if isinstance(error, RowsLocked):
             rest = RESTS_LOCKED[min(trouble.locked, len(RESTS_LOCKED) - 1)]
             trouble.locked += 1
-            logger.warning("submission %d needs a row that another session holds, and waits", submission.number)
+            logger.warning(
+                "submission %d needs a row that another session holds, and waits",
+                submission.number,
+                extra=_about(submission),
+            )
         elif isinstance(error, BrokerError):
             return True
         else:
@@ -186,7 +195,12 @@ class SubmissionService:
             trouble.failed += 1
             if trouble.failed >= TRIES and self._stored_at > trouble.since:
                 return True
-            logger.warning("submission %d cannot be stored now, and is tried again: %s", submission.number, error)
+            logger.warning(
+                "submission %d cannot be stored now, and is tried again: %s",
+                submission.number,
+                error,
+                extra=_about(submission),
+            )
         trouble.until = now + rest
         if submission.number in self._troubled or len(self._troubled) < MOST_TROUBLED:
             self._troubled[submission.number] = trouble
@@ -212,12 +226,12 @@ class SubmissionService:
             self._pending = {key: own for key, own in self._pending.items() if own in still}
             self._behind = {order: key for order, key in self._behind.items() if key in self._pending}
 
-    async def _refuse(self, item: SubmissionWork, error: Exception) -> ReleasedSubmissions:
-        logger.error("submission %d cannot be stored", item.number, exc_info=error)
+    async def _refuse(self, item: Submission, error: Exception) -> ReleasedSubmissions:
+        logger.error("submission %d cannot be stored", item.number, exc_info=error, extra=_about(item))
         refusal = error if isinstance(error, BrokerError) else StorageRejected(f"The database cannot store it: {error}")
         return await self._store.release_submissions([SubmissionWork(item.number, refusal)])
 
-    def _released(self, done: ReleasedSubmissions) -> int | None:
+    def _released(self, found: Sequence[Submission], done: ReleasedSubmissions) -> int | None:
         if done.busy:
             return None
         if done.count:
@@ -226,10 +240,14 @@ class SubmissionService:
         if done.next_due is not None:
             self._wakeups.on_scheduled(done.next_due)
         self._validator.forget_topics(list(done.gone))
-        for number, cause in itertools.islice(done.refused.items(), MOST_TOLD):
-            logger.warning("submission %d was refused, and is in refused_submission: %s", number, cause)
-        if len(done.refused) > MOST_TOLD:
-            logger.warning("%d more were refused, and are in refused_submission", len(done.refused) - MOST_TOLD)
+        refused = [each for each in found if each.number in done.refused]
+        for each in refused[:MOST_TOLD]:
+            text = "submission %d was refused, and is in refused_submission: %s"
+            logger.warning(text, each.number, done.refused[each.number], extra=_about(each))
+        if more := refused[MOST_TOLD:]:
+            numbers = [each.number for each in more[:MOST_TOLD]]
+            text = "%d more were refused, and are in refused_submission"
+            logger.warning(text, len(more), extra={"submissions": numbers})
         return done.count + len(done.refused)
 
     async def _work(self, submission: Submission, now: int, missing: dict[str, NotFound]) -> SubmissionWork:
@@ -250,6 +268,16 @@ class SubmissionService:
             refusal = InvalidArgument(f"It cannot be a message: {error!r}", field="submission")
             return SubmissionWork(submission.number, refusal)
         return SubmissionWork(submission.number, SendWork(submission.message_id or new_id(), *destination, message))
+
+
+def _about(submission: Submission) -> dict[str, object]:
+    """What a log line about a submission is about: its number, and of its message what is known."""
+    about: dict[str, object] = {"submission": submission.number}
+    if submission.message_id is not None:
+        about["message_id"] = format_id(submission.message_id)
+    if not isinstance(submission.message, BrokerError):
+        about["topic"] = submission.message.topic
+    return about
 
 
 def _order(submission: Submission) -> tuple[str, str] | None:

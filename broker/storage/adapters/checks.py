@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from broker.domain.check_policy import CheckPolicy
-    from broker.ports.checks import CheckAnswer, ClaimedCheck
+    from broker.ports.checks import CheckAnswer, ClaimedCheck, Parked
     from broker.storage.engine.connection import Database
     from broker.storage.engine.group_commit import Lane
     from broker.storage.engine.session import Session
@@ -59,7 +59,7 @@ class Checks(Access):
         now = self.clock.now()
         await self._note(lambda session: checks.record_answer(session, transaction_id, check_number, answer, now))
 
-    async def park_exhausted(self, limit: int) -> list[tuple[bytes, str]]:
+    async def park_exhausted(self, limit: int) -> list[Parked]:
         """Parks transactions whose last check went unanswered; their ids and producer groups."""
         now = self.clock.now()
         return await self._write(lambda session: checks.park_exhausted(session, now, limit))

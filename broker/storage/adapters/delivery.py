@@ -17,6 +17,7 @@ from broker.storage.catalog.free_queues import FreeQueues
 from broker.storage.delivery import claims, forwarding, judging, receipts
 from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.engine.group_commit import Lane
+from broker.storage.engine.item_ids import ids_of_all
 from broker.storage.groups import joining
 
 if TYPE_CHECKING:
@@ -133,15 +134,17 @@ class Delivery(Access):
             for part in each.parts
         ]
         if given:
-            task = asyncio.get_running_loop().create_task(self._free(given))
+            messages = [message for each in claimed if isinstance(each, Claimed) for message in each.messages()]
+            task = asyncio.get_running_loop().create_task(self._free(given, ids_of_all(messages)))
             self._taking_back.add(task)
             task.add_done_callback(self._taking_back.discard)
 
-    async def _free(self, given: Sequence[tuple[int, int, HandedOut]]) -> None:
+    async def _free(self, given: Sequence[tuple[int, int, HandedOut]], about: dict[str, object]) -> None:
         """Settles receipts without an owner, as soon as the database is reachable, unless their leases expire first.
 
         Args:
             given: the group and the end of each lease.
+            about: ids of the messages, for the log.
         """
         until = max(end for _, end, _ in given)
         ends = {(group_id, end) for group_id, end, _ in given}
@@ -160,7 +163,7 @@ class Delivery(Access):
             except (StorageUnavailable, Overloaded):
                 pass
             except Exception:  # They have an end in any case.
-                logger.exception("messages claimed for nobody cannot be given back now")
+                logger.exception("messages claimed for nobody cannot be given back now", extra=about)
             if self._closing.is_set() or self.clock.now() >= until:
                 return
             if work is None or work:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from broker.ports.connections import ALIVE
 from broker.ports.sampling import StoredState
 from broker.storage.adapters.access import Access
+from broker.storage.catalog import brokers
 from broker.storage.migrations import newest
 from broker.storage.sampling import overview, pending, totals
 from broker.storage.sampling.lags import Lags
 
 if TYPE_CHECKING:
-    from broker.ports.sampling import Overview
+    from broker.ports.sampling import Overview, PendingOfGroup
     from broker.storage.sampling.lags import Place
 
 
@@ -38,7 +40,16 @@ class Samples(Access):
         return StoredState(
             now,
             await self._glance(totals.totals),
-            await self._glance(lambda session: pending.pending_of_groups(session, now)),
+            await self._pending(now),
             await self._glance(lags.finish),
             await self._glance(totals.dead_letters),
         )
+
+    async def _pending(self, now: int) -> list[PendingOfGroup]:
+        found = await self._glance(lambda session: pending.pending_of_groups(session, now))
+        # What brokers report of their clients is large: it is read only where somebody asks for producers.
+        if found:
+            served = await self._glance(lambda session: brokers.groups_with_producers(session, now - ALIVE))
+            for each in found:
+                each.has_producer = None if served is None else each.producer_group in served
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, StorageRejected
@@ -64,7 +65,8 @@ class Schedule(Access):
                 dropped += moved.dropped
                 end_offsets |= moved.end_offsets
             elif isinstance(moved, StorageRejected):
-                self._set_apart.add(topic_id)
+                found = await self._read(partial(self.directory.by_ids, topic_ids=[topic_id]))
+                self._set_apart.add(topic_id, found[topic_id].name if topic_id in found else f"#{topic_id}")
             else:
                 raise moved
         return Moved(count, dropped, end_offsets, now + schedule.LATER)

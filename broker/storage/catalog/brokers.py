@@ -6,7 +6,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.connections import MOST_NAMES, BrokerStatus, ClientKind, ConnectedClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +70,23 @@ def clients_of(session: Session, broker_id: str) -> list[ConnectedClient]:
     """The clients that a broker reported."""
     row = session.fetch_one("SELECT clients FROM broker WHERE broker_id = ?", (broker_id,))
     return [] if row is None else _unpack(row[0])
+
+
+def groups_with_producers(session: Session, since: int) -> set[str] | None:
+    """The groups of all producers with a check stream to a broker that has reported since then.
+
+    Returns:
+        None where a broker has more producers than it reports, or one of them is in more groups.
+    """
+    found: set[str] = set()
+    for count, packed in session.fetch(
+        "SELECT producers, clients FROM broker WHERE seen_at >= ? AND producers > 0", (since,)
+    ):
+        producers = [each for each in _unpack(packed) if each.kind is ClientKind.PRODUCER]
+        if len(producers) < count or any(len(each.groups) >= MOST_NAMES for each in producers):
+            return None
+        found.update(*[each.groups for each in producers])
+    return found
 
 
 def _values(status: BrokerStatus, now: int) -> tuple[Any, ...]:

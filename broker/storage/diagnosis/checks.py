@@ -81,7 +81,7 @@ def _last_check_sent(subject: Subject, how_many: str) -> Finding:
         "start a broker"
         if nobody
         else "find out why their producers answer UNKNOWN, or do not answer, before"
-        " they are parked (GetTransaction shows the history of checks)",
+        " they are parked (`halfmq admin tx show` has the history of checks)",
     )
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from broker.errors import BrokerError, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.observer import NO_OBSERVER
+from broker.storage.engine.item_ids import ids_of, ids_of_all
 from broker.storage.engine.transaction_runner import HELD, TransactionRunner
 
 if TYPE_CHECKING:
@@ -143,7 +144,12 @@ class BatchRunner(Generic[Item, Outcome]):
         except Exception:
             if len(items) == 1:
                 return [self._rejected(items[0])]
-            logger.exception("a batch of %d failed in lane %s; running its items one by one", len(items), self._name)
+            logger.exception(
+                "a batch of %d failed in lane %s; running its items one by one",
+                len(items),
+                self._name,
+                extra=ids_of_all(items),
+            )
         outcomes: list[Outcome | BrokerError] = []
         for piece in pieces:
             before = outcomes[-1] if outcomes else None
@@ -231,5 +237,5 @@ class BatchRunner(Generic[Item, Outcome]):
             return self._rejected(item)
 
     def _rejected(self, item: Item) -> BrokerError:
-        logger.exception("the database refused an item in lane %s: %.200r", self._name, item)
+        logger.exception("the database refused an item in lane %s: %.200r", self._name, item, extra=ids_of(item))
         return StorageRejected("The database refused this item; the broker's log has the details.")

@@ -61,8 +61,8 @@ def agree_on_filters(
         if not replace_others and (before is not None or topic.topic_id not in fresh):
             reads = f"reads {topic.name!r} with the filter {before[1]!r}" if before else f"wants all of {topic.name!r}"
             raise Refused(
-                f"The group {group.name!r} {reads}; set replace_filters, or change it with SetFilter: a filter is the"
-                " group's, what it passes over counts as handled.",
+                f"The group {group.name!r} {reads}; set replace_filters, or change it with"
+                " `halfmq admin group filter`: a filter is the group's, what it passes over counts as handled.",
                 reason="FILTER_CONFLICT",
                 field="filters",
             )

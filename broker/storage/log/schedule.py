@@ -73,11 +73,14 @@ class SetApart:
         self._clock = clock
         self._until: dict[int, float] = {}
 
-    def add(self, topic_id: int) -> None:
-        """Skips a topic from now on."""
+    def add(self, topic_id: int, name: str) -> None:
+        """Skips a topic from now on; its name is for the log."""
         self._until[topic_id] = self._clock() + SET_APART_FOR
         logger.warning(
-            "the delayed messages of topic %d cannot be moved; they are tried again in %.0f s", topic_id, SET_APART_FOR
+            "the delayed messages of topic %s cannot be moved; they are tried again in %.0f s",
+            name,
+            SET_APART_FOR,
+            extra={"topic": name},
         )
 
     def topics(self) -> set[int]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from broker.domain.ids import format_id
+from broker.domain.ids import format_id, message_id
 from broker.domain.transaction import (
     TransactionEvent,
     TransactionState,
     advance,
 )
 from broker.errors import NotFound, Refused, StoredBodyBroken, VerdictConflict
-from broker.ports.checks import CheckAnswer, ClaimedCheck
+from broker.ports.checks import CheckAnswer, ClaimedCheck, Parked
 from broker.ports.transactions import TransactionOutcome
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import rows
@@ -161,7 +161,11 @@ def _add_halves(session: Session, claimed: Sequence[ClaimedCheck], directory: Di
             logger.error(
                 "%s The check of its transaction is not sent.",
                 error,
-                extra={"transaction_id": format_id(transaction_id), "topic": name},
+                extra={
+                    "transaction_id": format_id(transaction_id),
+                    "message_id": message_id(transaction_id, position),
+                    "topic": name,
+                },
             )
             broken.add(transaction_id)
         else:
@@ -231,8 +235,8 @@ def record_answer(session: Session, transaction_id: bytes, check_number: int, an
     )
 
 
-def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, str]]:
-    """Parks transactions whose last check went unanswered for an interval; their ids and producer groups."""
+def park_exhausted(session: Session, now: int, limit: int) -> list[Parked]:
+    """Parks transactions whose last check went unanswered for an interval."""
     # By producer group, so that those still waiting for an answer to their last check are not read.
     names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
     due = [group_id for group_id, first in earliest(session, LAST_CHECK_SENT, names).items() if first <= now]
@@ -260,7 +264,21 @@ def park_exhausted(session: Session, now: int, limit: int) -> list[tuple[bytes, 
             " WHERE transaction_id = ? AND position = 0",
             (PARKED, now, transaction_id),
         )
-    return [(transaction_id, names.get(group_id, "")) for transaction_id, group_id in found]
+    clients = _last_asked(session, sorted(transaction_id for transaction_id, _ in found))
+    return [
+        Parked(transaction_id, names.get(group_id, ""), clients.get(transaction_id, ""))
+        for transaction_id, group_id in found
+    ]
+
+
+def _last_asked(session: Session, ids: Sequence[bytes]) -> dict[bytes, str]:
+    """The producer that got the last check of each transaction. Range of the primary key."""
+    found = session.fetch_in(
+        f"SELECT transaction_id, client_id FROM transaction_check{session.dialect.by_key} WHERE transaction_id",
+        ids,
+        " ORDER BY transaction_id, check_number",
+    )
+    return dict(found)
 
 
 def earliest(session: Session, check_state: int, group_ids: Iterable[int]) -> dict[int, int]:

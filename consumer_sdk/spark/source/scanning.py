@@ -95,7 +95,7 @@ def data_lost(options: ReadOptions, queue: Queue, what: str) -> None:
     if options.fail_on_data_loss:
         msg = f"{lost}; set failOnDataLoss to false to go on with what is there"
         raise DataLoss(msg)
-    _log.warning("%s; going on with what is there", lost)
+    _log.warning("%s; going on with what is there", lost, extra={"topic": topic})
 
 
 class _Part:

@@ -114,7 +114,8 @@ class _Copy:
         if copy is not None and copy.key != names:
             msg = f"the primary key of {self._table.name} was changed while it was copied; take a --new-snapshot"
             raise CannotFollow(msg)
-        _log.info("copying %s%s", self._table.name, " on" if copy else "")
+        about = {"subscription": self._settings.name}
+        _log.info("copying %s%s", self._table.name, " on" if copy else "", extra=about)
         with _view(self._settings, self._source, self._table) as (connection, at):
             last = copy.last_key() if copy is not None else None
             if copy is None:

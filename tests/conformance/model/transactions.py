@@ -223,7 +223,7 @@ class TransactionRules(RuleBasedStateMachine):
 
     @rule(broker=st.integers(0, 1))
     def park(self, broker: int) -> None:
-        parked = {transaction_id for transaction_id, _ in self.call(broker, "park_exhausted", 1000)}
+        parked = {transaction_id for transaction_id, *_ in self.call(broker, "park_exhausted", 1000)}
         spent = {
             each.transaction_id
             for each in self.model.transactions.values()

@@ -6,6 +6,7 @@ import secrets
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from halfmq_connect.cli.metrics import of_bridge
 from halfmq_connect.kafka.errors import ConfigurationError
 from producer_sdk import Admin, Message, Producer
 from support.kafka import committed, new_topic, wait_until
@@ -211,3 +212,31 @@ def test_a_group_that_is_deleted_ends_it(
         failure = running.failed()
     assert isinstance(failure, ConfigurationError)
     assert failure.field == "group"
+
+
+def figures(name: str, bridge: Any, direction: str = "to_kafka") -> dict[str, float]:
+    """What a bridge tells, by name; of systems the sum."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for family in of_bridge(name, direction, bridge)():
+        for each in family.samples:
+            assert each.labels.items() >= {"bridge": name, "direction": direction}.items()
+            found[each.name] += each.value
+    return found
+
+
+def test_a_bridge_counts_what_it_carries_and_tells_what_is_left(
+    kafka: str, topic: str, producer: Producer, to_kafka: Callable[..., Any], name: str
+) -> None:
+    # A transaction waits for more before it is committed.
+    with to_kafka(linger=5.0) as running:
+        producer.send(topic, "first")
+        wait_until(lambda: running.bridge.carried == 1)
+        assert figures(name, running.bridge)["halfmq_bridge_lag_messages"] == 0
+        producer.send_many([Message(topic, "x") for _ in range(10)])
+        wait_until(lambda: figures(name, running.bridge)["halfmq_bridge_lag_messages"] == 10)
+        assert figures(name, running.bridge)["halfmq_bridge_messages_total"] == 1
+        committed(kafka, topic, 11)
+        wait_until(lambda: figures(name, running.bridge)["halfmq_bridge_lag_messages"] == 0)
+        found = figures(name, running.bridge)
+    assert (found["halfmq_bridge_messages_total"], found["halfmq_bridge_system_up"]) == (11, 2)
+    assert "halfmq_bridge_lag_messages" not in figures(name, running.bridge), "it has ended"

@@ -9,20 +9,27 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, NewPartitions
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from client_core.connection import BackgroundRunner, BrokerLink
 from connect.kafka.conftest import Running
 from consumer_sdk import QueueReader
 from halfmq.v1 import message_pb2
+from halfmq_connect.cli.metrics import of_bridge
 from halfmq_connect.kafka import BridgeError, KafkaSource, MessagesMissing, RecordRefused, TopicReplaced
 from halfmq_connect.kafka.cluster import Cluster
 from halfmq_connect.kafka.epochs import PartitionSink, Superseded
 from producer_sdk import Admin, Producer
+from support.alerts import Scrape, fires
 from support.kafka import PrivateKafka, committed, new_topic, wait_until
+from support.metrics import samples_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from prometheus_client.core import Metric
 
     from consumer_sdk import StoredMessage
     from support.brokers import BrokerProcess
@@ -157,8 +164,8 @@ def with_a_large_one(kafka: str, size: int) -> str:
     """A topic of Kafka with three records, of which the second is large."""
     source = new_topic(kafka, 1, max_message_bytes=50_000_000)
     writer = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 50_000_000})
-    for value in (b"before", b"x" * size, b"behind"):
-        writer.produce(source, value, b"k")
+    for body in (b"before", b"x" * size, b"behind"):
+        writer.produce(source, body, b"k")
     writer.flush(60)
     return source
 
@@ -491,3 +498,61 @@ def test_a_topic_of_kafka_that_is_made_anew_while_it_is_carried(
         # The records below the position would be left out without a word.
         assert isinstance(running.failed(), TopicReplaced)
     assert stored.count() == 3
+
+
+def text_of(name: str, bridge: KafkaSource) -> str:
+    """What it tells at this moment."""
+    registry = CollectorRegistry()
+    for family in of_bridge(name, "from_kafka", bridge)():
+        registry.register(Given(family))
+    return generate_latest(registry).decode()
+
+
+class Given(Collector):
+    """One metric."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def left(name: str, bridge: KafkaSource) -> float:
+    return value(samples_of(text_of(name, bridge)), "halfmq_bridge_lag_messages", bridge=name, direction="from_kafka")
+
+
+def test_a_transaction_that_stays_open_holds_up_what_is_behind_it(
+    kafka: str,
+    topic: str,
+    name: str,
+    records: KafkaProducer,
+    stored: Stored,
+    from_kafka: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    source = new_topic(kafka, 1)
+    opened = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": f"{source}-1"})
+    opened.init_transactions(30)
+    opened.begin_transaction()
+    opened.produce(source, b"first")
+    opened.commit_transaction(30)
+    with from_kafka({source: topic}) as running:
+        stored.await_count(1)
+        # The mark at the end of the transaction is no record that is left.
+        wait_until(lambda: running.bridge.lag() == 0)
+        before = Scrape(text_of(name, running.bridge))
+        opened.begin_transaction()
+        opened.produce(source, b"never committed")
+        opened.flush(30)
+        for _ in range(150):
+            records.produce(source, b"waits")
+        records.flush(30)
+        wait_until(lambda: left(name, running.bridge) == 151)
+        then = Scrape(text_of(name, running.bridge))
+        assert value(samples_of(then.text), "halfmq_bridge_messages_total") == 1
+        opened.abort_transaction(30)
+        stored.await_count(151)
+        wait_until(lambda: left(name, running.bridge) == 0)
+        assert value(samples_of(text_of(name, running.bridge)), "halfmq_bridge_messages_total") == 151
+    fires(tmp_path, "HalfmqBridgeStuck", before, then, bridge=name, direction="from_kafka")

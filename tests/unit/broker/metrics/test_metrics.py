@@ -53,6 +53,18 @@ def test_a_sample_is_told_for_its_time_and_no_longer(metrics: Metrics) -> None:
     assert "rocketmq_half_messages" not in families_of(metrics.render().decode())
 
 
+def test_half_messages_of_groups_without_a_producer_are_told_by_group(metrics: Metrics) -> None:
+    pending = [
+        PendingOfGroup("shop", pending=5, parked=1, has_producer=False),
+        PendingOfGroup("store", pending=7, has_producer=True),
+    ]
+    metrics.take_sample(StoredState(NOW, pending=pending), 60.0)
+    told = found(metrics)
+    name = "halfmq_half_messages_without_producer"
+    assert (value(told, name, producer_group="shop"), value(told, name, producer_group="store")) == (5, 0)
+    assert (name, frozenset({("producer_group", "store")})) in told
+
+
 def test_latencies_of_consumers_are_milliseconds_as_rocketmqs_are(metrics: Metrics) -> None:
     lag = Lag("orders", "billing", ready=1, retrying=2, in_flight=4, since=NOW - 3_000_000, ready_since=NOW - 2_000_000)
     metrics.take_sample(StoredState(NOW, lags=[lag]), 60.0)

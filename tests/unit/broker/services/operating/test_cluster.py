@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.errors import InvalidArgument, StorageUnavailable
-from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.connections import ALIVE, BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.sampling import Overview, PendingOfGroup
 from broker.services.operating import cluster as module
-from broker.services.operating.cluster import ALIVE, ClientSearch, ClusterOperations
+from broker.services.operating.cluster import ClientSearch, ClusterOperations
 from unit.broker.services.fakes import FakeClock
 
 if TYPE_CHECKING:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    MakeTimer = Callable[[float, Callable[[], None]], threading.Timer]
+
 PRINTED = 10
 """Lines of a kind that are printed within a period."""
 PRINTED_OF = {"opentelemetry": 1}
 """The same for loggers below a name. A collector that is away is no trouble of the broker's."""
 PERIOD = 60.0
-"""Seconds after which the lines of a kind are printed again, and the others told."""
+"""Seconds from the first line of a kind on, after which they are printed again, and those held back are told."""
 MOST_KINDS = 1_000
 """Kinds that are told apart; lines of others are printed."""
 LONGEST_KIND = 1_000
@@ -36,13 +38,16 @@ class _Kind:
 class Repeats(logging.Filter):
     """Holds back lines of a kind of which many were printed lately; how many they are is told after the period.
 
-    A kind is a logger and a text with its placeholders: the ids in it differ, what happens is the same.
+    A kind is a logger and a text with its placeholders: the ids in it differ, what happens is the same. A timer tells
+    it, so that it does not wait for another line; its thread lives while lines are held back, and `flush` ends it.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes a clock in seconds."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic, timer: MakeTimer = threading.Timer) -> None:
+        """Takes a clock in seconds, and what makes a timer of seconds and a function."""
         super().__init__()
         self._clock = clock
+        self._make_timer = timer
+        self._timer: threading.Timer | None = None
         self._kinds: dict[tuple[str, str], _Kind] = {}
         self._lock = threading.Lock()
         self._looked_at = clock()
@@ -55,6 +60,8 @@ class Repeats(logging.Filter):
         with self._lock:
             over = self._over(now) if now - self._looked_at >= 1 else []
             printed = self._count(record, now)
+            if not printed and self._timer is None:
+                self._begin_timer(now)
         for name, kind in over:
             _tell(name, kind)
         return printed
@@ -64,7 +71,32 @@ class Repeats(logging.Filter):
         with self._lock:
             held = [(name, kind) for (name, _), kind in self._kinds.items() if kind.counted]
             self._kinds.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         for name, kind in held:
+            _tell(name, kind)
+
+    def _begin_timer(self, now: float) -> None:
+        """Has the kinds whose lines are held back told when the first of their periods is over."""
+        ends = [kind.since + PERIOD for kind in self._kinds.values() if kind.counted]
+        if not ends:
+            return
+        timer = self._make_timer(max(0.0, min(ends) - now), self._on_time)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:
+            return  # The process ends, and takes no thread any more: flush tells the rest.
+        self._timer = timer
+
+    def _on_time(self) -> None:
+        now = self._clock()
+        with self._lock:
+            self._timer = None
+            over = self._over(now)
+            self._begin_timer(now)
+        for name, kind in over:
             _tell(name, kind)
 
     def _count(self, record: logging.LogRecord, now: float) -> bool:
