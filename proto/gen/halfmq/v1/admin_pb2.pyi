@@ -133,9 +133,11 @@ class _ClientKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClientKind
     CLIENT_KIND_UNSPECIFIED: _ClientKind.ValueType  # 0
     """When asking: all."""
     CLIENT_KIND_PRODUCER: _ClientKind.ValueType  # 1
-    """It answers checks."""
+    """It answers checks: it has a stream of CheckTransactions. All producers among RocketMQ's clients count as such, also
+    those that only send, for each of them has a stream on which it would be asked.
+    """
     CLIENT_KIND_CONSUMER: _ClientKind.ValueType  # 2
-    """It consumes."""
+    """It consumes: it has a stream of Consume, or is a consumer among RocketMQ's clients."""
 
 class ClientKind(_ClientKind, metaclass=_ClientKindEnumTypeWrapper):
     """What a client does."""
@@ -143,9 +145,11 @@ class ClientKind(_ClientKind, metaclass=_ClientKindEnumTypeWrapper):
 CLIENT_KIND_UNSPECIFIED: ClientKind.ValueType  # 0
 """When asking: all."""
 CLIENT_KIND_PRODUCER: ClientKind.ValueType  # 1
-"""It answers checks."""
+"""It answers checks: it has a stream of CheckTransactions. All producers among RocketMQ's clients count as such, also
+those that only send, for each of them has a stream on which it would be asked.
+"""
 CLIENT_KIND_CONSUMER: ClientKind.ValueType  # 2
-"""It consumes."""
+"""It consumes: it has a stream of Consume, or is a consumer among RocketMQ's clients."""
 Global___ClientKind: _TypeAlias = ClientKind  # noqa: Y015
 
 @_typing.final
@@ -1317,21 +1321,29 @@ class PurgeDeadLettersResponse(_message.Message):
 
     DELETED_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
     deleted: _builtins.int
     """Dead letters deleted so far; with dry_run: those that would be."""
     done: _builtins.bool
     """Set in the last one."""
+    end_offset: _builtins.int
+    """They are below this offset. That of a dry run, as before_offset, deletes what it has counted and nothing that came
+    later. Unset: the broker does not know this field.
+    """
     def __init__(
         self,
         *,
         deleted: _builtins.int = ...,
         done: _builtins.bool = ...,
+        end_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "done", b"done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "deleted", b"deleted", "done", b"done", "end_offset", b"end_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
 
 Global___PurgeDeadLettersResponse: _TypeAlias = PurgeDeadLettersResponse  # noqa: Y015
 
@@ -1987,7 +1999,10 @@ Global___ListClientsResponse: _TypeAlias = ListClientsResponse  # noqa: Y015
 
 @_typing.final
 class ConnectedClient(_message.Message):
-    """A client with an open stream."""
+    """A client with an open stream, as its kind says. One that only makes calls is not listed: a producer that only sends
+    (Send, SendAndAck), one that receives by Pull or reads by ReadQueue, a sink, an operator. What these do is told by the
+    metrics of calls and topics; what they were refused is recorded: see ListAuditRecords.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2021,7 +2036,7 @@ class ConnectedClient(_message.Message):
     byte_credits: _builtins.int
     """Bytes of bodies that it may still be sent; unset: no such limit."""
     delivered: _builtins.int
-    """Messages delivered to it on this stream, or checks sent to it."""
+    """Messages delivered to it on this stream, or checks sent to it. 0 for consumers that ask for messages by calls."""
     held: _builtins.int
     """Messages that it holds under leases and has not settled; checks that it has not answered."""
     @_builtins.property
