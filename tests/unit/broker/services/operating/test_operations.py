@@ -430,7 +430,7 @@ class TestQueries:
     async def test_a_search_in_a_queue_begins_at_its_offset(self) -> None:
         store = Queries()
         wanted = Wanted(queue_no=0, offset=7)
-        for token in ("", "0.3", "0.9"):
+        for token in ("", "1.0.3", "1.0.9"):
             await self.service(store).messages("orders", wanted, page_size=0, page_token=token)
         assert [(search.queue_no, search.after) for search in store.searches] == [(0, (0, 7)), (0, (0, 7)), (0, (0, 9))]
 
