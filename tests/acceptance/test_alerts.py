@@ -213,7 +213,8 @@ def test_a_server_that_takes_no_writes(database: str, tmp_path: Path) -> None:
         before = sampled(broker)
         refused = SqlError(1290, message="The server is running with the --read-only option")
         proxy.on_statement(r"^INSERT INTO .?message\b", when="before", action=refused, times=None)
-        producer_pb2_grpc.ProducerServiceStub(channel).Send(of_messages(), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError, match="read only"):
+            producer_pb2_grpc.ProducerServiceStub(channel).Send(of_messages(), timeout=PATIENCE)
         then = after(
             broker, lambda found: value(found, "halfmq_database_errors_total", kind="read_only") > 0, "it writes"
         )
@@ -224,15 +225,17 @@ def test_a_server_that_takes_no_writes(database: str, tmp_path: Path) -> None:
 def test_what_waits_for_the_database_uses_up_its_memory_and_more_is_refused(database: str, tmp_path: Path) -> None:
     with (
         MySqlProxy.to(database) as proxy,
-        BrokerProcess(proxy.url(database), max_request_bytes=1024 * MIB, **SETTINGS) as broker,
+        BrokerProcess(
+            proxy.url(database), max_request_bytes=1024 * MIB, reconnect_timeout=2 * PATIENCE, **SETTINGS
+        ) as broker,
         grpc.insecure_channel(broker.endpoint) as channel,
     ):
         producer = producer_pb2_grpc.ProducerServiceStub(channel)
         producer.Send(of_messages(), timeout=PATIENCE)
         before = sampled(broker)
         goes_on = threading.Event()
-        proxy.on_statement(r"INSERT INTO .?message\b", when="before", action=Then(goes_on.wait))
-        under_way = [producer.Send.future(of_messages(1_000_000, 4)) for _ in range(40)]
+        proxy.on_statement(r"INSERT INTO .?message\b", when="before", action=Then(goes_on.wait), times=None)
+        under_way = [producer.Send.future(of_messages(1_000_000, 4)) for _ in range(22)]
 
         def full(found: Samples) -> bool:
             left = value(found, "halfmq_lane_limit_bytes", lane="send")
