@@ -240,7 +240,7 @@ def test_what_waits_for_the_database_uses_up_its_memory_and_more_is_refused(data
         def full(found: Samples) -> bool:
             left = value(found, "halfmq_lane_limit_bytes", lane="send")
             is_full = value(found, "halfmq_lane_waiting_bytes", lane="send") > 0.9 * left
-            return is_full and value(found, "halfmq_refused_items_total", reason="OVERLOADED") > 0
+            return is_full and value(found, "halfmq_calls_total", code="RESOURCE_EXHAUSTED") > 0
 
         try:
             then = after(broker, full, "the lane takes all of it")
@@ -249,7 +249,7 @@ def test_what_waits_for_the_database_uses_up_its_memory_and_more_is_refused(data
         for each in under_way:
             each.cancel()
     fires(tmp_path, "HalfmqLimitUsedUp", before, then, lane="send")
-    fires(tmp_path, "HalfmqWorkRefused", before, then, reason="OVERLOADED")
+    fires(tmp_path, "HalfmqWorkRefused", before, then, method="/halfmq.v1.ProducerService/Send")
 
 
 def test_a_frozen_worker(database: str, tmp_path: Path) -> None:
