@@ -95,7 +95,7 @@ def over_quota(tenant: str, what: str, wait: float) -> Overloaded:
     """The refusal of what a tenant may have no more of; takes the seconds after which to come back."""
     return Overloaded(
         f"The tenant {tenant!r} has used up its quota of {what}; come back in {wait:.1f} s, or ask for more of it"
-        " (AdminService.SetQuota).",
+        " (`halfmq admin access quota`).",
         retry_after=wait,
         reason="QUOTA_EXCEEDED",
     )

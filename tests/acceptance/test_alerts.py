@@ -213,7 +213,8 @@ def test_a_server_that_takes_no_writes(database: str, tmp_path: Path) -> None:
         before = sampled(broker)
         refused = SqlError(1290, message="The server is running with the --read-only option")
         proxy.on_statement(r"^INSERT INTO .?message\b", when="before", action=refused, times=None)
-        producer_pb2_grpc.ProducerServiceStub(channel).Send(of_messages(), timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError, match="read only"):
+            producer_pb2_grpc.ProducerServiceStub(channel).Send(of_messages(), timeout=PATIENCE)
         then = after(
             broker, lambda found: value(found, "halfmq_database_errors_total", kind="read_only") > 0, "it writes"
         )
@@ -224,20 +225,22 @@ def test_a_server_that_takes_no_writes(database: str, tmp_path: Path) -> None:
 def test_what_waits_for_the_database_uses_up_its_memory_and_more_is_refused(database: str, tmp_path: Path) -> None:
     with (
         MySqlProxy.to(database) as proxy,
-        BrokerProcess(proxy.url(database), max_request_bytes=1024 * MIB, **SETTINGS) as broker,
+        BrokerProcess(
+            proxy.url(database), max_request_bytes=1024 * MIB, reconnect_timeout=2 * PATIENCE, **SETTINGS
+        ) as broker,
         grpc.insecure_channel(broker.endpoint) as channel,
     ):
         producer = producer_pb2_grpc.ProducerServiceStub(channel)
         producer.Send(of_messages(), timeout=PATIENCE)
         before = sampled(broker)
         goes_on = threading.Event()
-        proxy.on_statement(r"INSERT INTO .?message\b", when="before", action=Then(goes_on.wait))
-        under_way = [producer.Send.future(of_messages(1_000_000, 4)) for _ in range(40)]
+        proxy.on_statement(r"INSERT INTO .?message\b", when="before", action=Then(goes_on.wait), times=None)
+        under_way = [producer.Send.future(of_messages(1_000_000, 4)) for _ in range(22)]
 
         def full(found: Samples) -> bool:
             left = value(found, "halfmq_lane_limit_bytes", lane="send")
             is_full = value(found, "halfmq_lane_waiting_bytes", lane="send") > 0.9 * left
-            return is_full and value(found, "halfmq_refused_items_total", reason="OVERLOADED") > 0
+            return is_full and value(found, "halfmq_calls_total", code="RESOURCE_EXHAUSTED") > 0
 
         try:
             then = after(broker, full, "the lane takes all of it")
@@ -246,7 +249,7 @@ def test_what_waits_for_the_database_uses_up_its_memory_and_more_is_refused(data
         for each in under_way:
             each.cancel()
     fires(tmp_path, "HalfmqLimitUsedUp", before, then, lane="send")
-    fires(tmp_path, "HalfmqWorkRefused", before, then, reason="OVERLOADED")
+    fires(tmp_path, "HalfmqWorkRefused", before, then, method="/halfmq.v1.ProducerService/Send")
 
 
 def test_a_frozen_worker(database: str, tmp_path: Path) -> None:
