@@ -145,7 +145,7 @@ class Broker:
         for setting in ("tls_key", "rocketmq_keys"):
             warn_of_readers(setting, getattr(config, setting))
         for loop in self._loops:
-            loop.observer = self._observer
+            loop.observer = both(self._observer, parts.failures)
             loop.start()
         await self._server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
