@@ -124,7 +124,7 @@ def test_the_page_of_brokers_tells_the_health_of_its_own_and_of_the_database(sho
     # A lock that was not free in time, on a busy machine.
     assert re.fullmatch(r"none|retry \d+", cells[4])
     assert facts["Database"].startswith("SQLite")
-    assert re.fullmatch(r"-?\d+ (ms|s)", facts["Ahead of this machine"])
+    assert re.fullmatch(r"-?\d+ (ms|s)", facts["Clock ahead of this machine"])
     assert facts["Retention behind"] == "by nothing"
     assert "halfmq doctor examines the rest" in text_of(browser)
 

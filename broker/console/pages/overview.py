@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 PATIENCE_MS = 100
 """Milliseconds for a new count; a page shows the figures before that one otherwise, and how old they are."""
-MOST_GROUPS = 20
-"""Groups whose dead letters are listed on the page."""
+MOST_PENDING, MOST_GROUPS = 100, 20
+"""Producer groups that are listed on the page, and consumer groups with dead letters."""
 
 
 async def counted(visit: Visit) -> pb.GetOverviewResponse | None:
@@ -32,7 +32,14 @@ async def overview(visit: Visit) -> Response:
     """The page."""
     found = await counted(visit)
     largest = 0 if found is None else _largest(found)
-    return await visit.page("overview.html", title="Overview", found=found, largest=largest, most_groups=MOST_GROUPS)
+    return await visit.page(
+        "overview.html",
+        title="Overview",
+        found=found,
+        largest=largest,
+        most_pending=MOST_PENDING,
+        most_groups=MOST_GROUPS,
+    )
 
 
 async def figures(visit: Visit) -> Response:
