@@ -44,9 +44,15 @@ class SlowStore(Store):
         return await super().overview()
 
 
+class FailingStore(Store):
+    """One of its statements fails in the database."""
+
+    async def trim_dedup_keys(self) -> int:
+        return await self._clean(lambda session: len(session.fetch("SELECT nothing FROM nowhere")))
+
+
 @asynccontextmanager
-async def slowly_counting() -> AsyncIterator[Visitor]:
-    SlowStore.may_count = asyncio.Event()
+async def console_on(make_store: type[Store]) -> AsyncIterator[Visitor]:
     config = BrokerConfig(
         database="sqlite:///:memory:",
         allow_unsafe_database=True,
@@ -54,12 +60,19 @@ async def slowly_counting() -> AsyncIterator[Visitor]:
         console_listen="127.0.0.1:0",
         drain=1.0,
     )
-    broker = Broker(config, make_store=SlowStore)
+    broker = Broker(config, make_store=make_store)
     await broker.start()
     try:
         yield Visitor(broker.console_endpoint)
     finally:
         await broker.stop()
+
+
+@asynccontextmanager
+async def slowly_counting() -> AsyncIterator[Visitor]:
+    SlowStore.may_count = asyncio.Event()
+    async with console_on(SlowStore) as visitor:
+        yield visitor
 
 
 async def shown(visitor: Visitor, page: str) -> str:
@@ -104,6 +117,13 @@ async def test_no_page_waits_for_a_new_count_and_old_figures_say_how_old_they_ar
         assert json.loads(await shown(visitor, "/figures"))["time"] == first
         SlowStore.may_count.set()
         while json.loads(await shown(visitor, "/figures"))["time"] == first:
+            assert time.monotonic() < until
+
+
+async def test_what_failed_since_the_start_is_on_the_page_of_brokers() -> None:
+    async with console_on(FailingStore) as visitor:
+        until = time.monotonic() + PATIENCE
+        while "<td>retention 1</td><td>other 1</td>" not in await shown(visitor, "/brokers"):
             assert time.monotonic() < until
 
 
