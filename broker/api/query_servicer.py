@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from broker.api.converters import messages
+from broker.api.converters import filters, messages
 from broker.domain.access import Action, Kind
 from broker.domain.ids import parse_message_id
+from broker.services.operating.queries import Wanted
 from broker.services.rights import CALLER
 from broker.wire import times
 from halfmq.v1 import query_pb2, query_pb2_grpc, transaction_pb2
@@ -45,16 +46,19 @@ class QueryServicer(query_pb2_grpc.QueryServiceServicer):
     async def FindMessages(
         self, request: query_pb2.FindMessagesRequest, context: _Context
     ) -> query_pb2.FindMessagesResponse:
-        """Finds messages of a topic by key, by time, or both."""
+        """Finds messages of a topic by key, by time, by queue and offset, or by several of these."""
         # "from" is a keyword of Python.
         since = getattr(request, "from") if request.HasField("from") else None
+        wanted = Wanted(
+            request.key,
+            None if since is None else times.micros_of_time(since, "from"),
+            times.micros_of_time(request.until, "until") if request.HasField("until") else None,
+            request.queue if request.HasField("queue") else None,
+            request.offset,
+            filters.filter_in(request.filter, "filter"),
+        )
         found, following = await self._queries.messages(
-            request.topic,
-            key=request.key,
-            since=None if since is None else times.micros_of_time(since, "from"),
-            until=times.micros_of_time(request.until, "until") if request.HasField("until") else None,
-            page_size=request.page_size,
-            page_token=request.page_token,
+            request.topic, wanted, page_size=request.page_size, page_token=request.page_token
         )
         response = query_pb2.FindMessagesResponse(next_page_token=following)
         for message in found:

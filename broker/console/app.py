@@ -9,7 +9,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from broker.console.guarding import Guard
-from broker.console.pages import cluster, dead_letters, groups, messages, overview, signing_in, topics, transactions
+from broker.console.pages import (
+    cluster,
+    dead_letters,
+    deciding,
+    groups,
+    messages,
+    overview,
+    signing_in,
+    topics,
+    transactions,
+)
 from broker.console.rendering import FOLDER
 from broker.console.visit import endpoint, no_page
 
@@ -27,9 +37,10 @@ PAGES: tuple[tuple[str, str, _Page], ...] = (
     ("GET", "/", overview.overview),
     ("GET", "/figures", overview.figures),
     ("GET", "/transactions", transactions.transactions),
-    ("POST", "/transactions/resolve", transactions.resolve_many),
+    ("GET", "/transactions/resolve", deciding.count_many),
+    ("POST", "/transactions/resolve", deciding.resolve_many),
     ("GET", "/transactions/{transaction_id}", transactions.transaction),
-    ("POST", "/transactions/{transaction_id}/resolve", transactions.resolve),
+    ("POST", "/transactions/{transaction_id}/resolve", deciding.resolve),
     ("GET", "/topics", topics.topics),
     ("GET", "/topics/{name}", topics.topic),
     ("GET", "/groups", groups.groups),
@@ -38,6 +49,7 @@ PAGES: tuple[tuple[str, str, _Page], ...] = (
     ("POST", "/groups/{name}/seek", groups.seek),
     ("GET", "/groups/{name}/dead-letters", dead_letters.dead_letters),
     ("POST", "/groups/{name}/dead-letters/redrive", dead_letters.redrive),
+    ("GET", "/groups/{name}/dead-letters/purge", dead_letters.count),
     ("POST", "/groups/{name}/dead-letters/purge", dead_letters.purge),
     ("GET", "/messages", messages.messages),
     ("GET", "/messages/{message_id}", messages.message),

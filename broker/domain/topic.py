@@ -133,6 +133,18 @@ class Topic:
             self.compression,
         )
 
+    def check_queue(self, queue_no: int) -> None:
+        """Refuses the number of a queue that there is not.
+
+        Raises:
+            InvalidArgument: there is no such queue.
+        """
+        if not 0 <= queue_no < len(self.queue_ids):
+            raise InvalidArgument(
+                f"The topic {self.name!r} has {len(self.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
+                field="queue",
+            )
+
     def queue_of_group(self, message_group: str) -> int:
         """The queue number that a message group always goes to."""
         return queue_for_group(message_group, self.group_queues or self.queue_count)

@@ -7,6 +7,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.domain.filters import Filter
     from broker.domain.message import LogMessage, Message
     from broker.domain.place import Place
     from broker.domain.topic import Topic
@@ -37,6 +40,8 @@ class MessageSearch:
     """Messages to find: by key where there is one, that became visible in [since, until).
 
     Attributes:
+        queue_no: the only queue; None: all queues.
+        wanted: the filter that they match; None: all messages.
         after: queue number and offset to start at.
         limit: most messages of a page.
         max_bytes: of the bodies of a page, if it has more than one.
@@ -49,6 +54,15 @@ class MessageSearch:
     after: tuple[int, int] = (0, 0)
     limit: int = 100
     max_bytes: int = 8 * 1024 * 1024
+    queue_no: int | None = None
+    wanted: Filter | None = None
+
+    def queues(self) -> Iterator[tuple[int, int, int]]:
+        """The queues to look at, in order: number, the database's number, and the first offset."""
+        chosen = range(len(self.topic.queue_ids)) if self.queue_no is None else [self.queue_no]
+        for number in chosen:
+            if number >= self.after[0]:
+                yield number, self.topic.queue_ids[number], self.after[1] if number == self.after[0] else 0
 
     def covers(self, stored_at: int) -> bool:
         """Whether a message that became visible at this time matches."""
@@ -113,7 +127,7 @@ class MessageQueryStore(Protocol):
         ...
 
     async def find_messages(self, search: MessageSearch) -> FoundPage:
-        """Messages of a topic by key, by time, or both."""
+        """Messages of a topic by key, by time, by queue and offset, or by several of these."""
         ...
 
     async def deliveries_of(self, queue_id: int, offset: int) -> list[TimelineEvent]:

@@ -277,7 +277,15 @@ class Admin(Operations):
         return self._runner.run(self._core.get_message(message_id))
 
     def find_messages(
-        self, topic: str, *, key: str | None = None, since: datetime | None = None, until: datetime | None = None
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        queue: int | None = None,
+        offset: int | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> Iterator[StoredMessage]:
         """Iterates over messages of a topic, the oldest first within each queue.
 
@@ -286,8 +294,15 @@ class Admin(Operations):
             key: Only those with this key; None: any.
             since: Only those that became visible at this time or later; with its time zone.
             until: Only those that became visible before this time; with its time zone.
+            queue: Only those of this queue; None: of all.
+            offset: Only those from this offset of the queue on; None: from the first one kept.
+            filter: Only these; None: all.
         """
-        return self._each(self._core.find_messages(topic, key=key, since=since, until=until))
+        return self._each(
+            self._core.find_messages(
+                topic, key=key, since=since, until=until, queue=queue, offset=offset, filter=filter
+            )
+        )
 
     def timeline(self, message_id: str) -> list[TimelineEvent]:
         """Returns all events of a message, in order; deliveries are kept for a day by default."""

@@ -119,7 +119,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedClient:
-    """A client with an open stream.
+    """A client with an open stream; a Producer, which only sends, has none.
 
     Attributes:
         kind: What it does; None: something that this version does not know.

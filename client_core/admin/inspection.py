@@ -136,7 +136,15 @@ class AsyncInspection:
         return MessageInfo.of(await self._link.call(lambda broker: broker.query.GetMessage, request))
 
     def find_messages(
-        self, topic: str, *, key: str | None = None, since: datetime | None = None, until: datetime | None = None
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        queue: int | None = None,
+        offset: int | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> AsyncGenerator[StoredMessage, None]:
         """Iterates over messages of a topic, the oldest first within each queue.
 
@@ -145,9 +153,12 @@ class AsyncInspection:
             key: Only those with this key; None: any.
             since: Only those that became visible at this time or later; with its time zone.
             until: Only those that became visible before this time; with its time zone.
+            queue: Only those of this queue; None: of all.
+            offset: Only those from this offset of the queue on; None: from the first one kept.
+            filter: Only these; None: all.
         """
         check_text("topic", topic, "is the name of a topic")
-        request = query_pb2.FindMessagesRequest(topic=topic)
+        request = query_pb2.FindMessagesRequest(topic=topic, filter=filter_to_wire("filter", filter))
         if key is not None:
             check_text("key", key, "is a key of messages")
             request.key = key
@@ -156,6 +167,10 @@ class AsyncInspection:
             getattr(request, "from").CopyFrom(as_timestamp("since", since))
         if until is not None:
             request.until.CopyFrom(as_timestamp("until", until))
+        if queue is not None:
+            request.queue = check_number("queue", queue, bits=31) or 0
+        if offset is not None:
+            request.offset = check_number("offset", offset, bits=63) or 0
         return self._paged(
             request,
             lambda broker: broker.query.FindMessages,

@@ -58,7 +58,10 @@ def list_clients(
     holding: Annotated[bool, typer.Option("--holding", help="Only those that hold messages or checks.")] = False,
     limit: Annotated[int, typer.Option(help="Clients at most; 0: all.")] = 100,
 ) -> None:
-    """List producers and consumers with an open stream to any broker: who, from where, since when, what they hold."""
+    """List producers and consumers with an open stream to any broker: who, from where, since when, what they hold.
+
+    A producer that only sends, without answering checks, has no stream, and is not listed.
+    """
     if producers and consumers:
         wrong("--producers", "and --consumers exclude each other; without either all are listed")
     kind = ClientKind.PRODUCER if producers else ClientKind.CONSUMER if consumers else None

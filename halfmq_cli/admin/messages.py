@@ -18,7 +18,7 @@ from halfmq_cli.admin.output import Listing, Page
 from halfmq_cli.admin.plain import precise
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 from halfmq_cli.admin.transactions import body_form
-from halfmq_cli.admin.values import id_of, limit_of, moment_of, pairs_of, span_of
+from halfmq_cli.admin.values import filter_of, id_of, limit_of, moment_of, pairs_of, span_of
 from producer_sdk import Producer, TransactionProducer
 
 Id: TypeAlias = Annotated[str, typer.Argument(help="Its id.")]
@@ -63,14 +63,22 @@ def find(
         str | None, typer.Option(help="Only those that became visible from this time on, or so long ago.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only those that became visible before this time.")] = None,
+    queue: Annotated[int | None, typer.Option(help="Only those of this queue.")] = None,
+    offset: Annotated[int | None, typer.Option(help="Only those from this offset of the queue on.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Only those with these tags, such as 'paid || refunded'.")] = None,
+    sql: Annotated[str | None, typer.Option(help='Only those of this condition, such as "amount > 100".')] = None,
     limit: Annotated[int, typer.Option(help="Messages at most; 0: all.")] = 100,
 ) -> None:
-    """Find messages of a topic by key, by time, or both; the oldest first within each queue."""
-    start, end = moment_of("--since", since), moment_of("--until", until)
+    """Find messages of a topic by key, time, position or filter; the oldest first within each queue."""
+    start, end, wanted = moment_of("--since", since), moment_of("--until", until), filter_of(tags, sql)
+    if offset is not None and queue is None:
+        wrong("--offset", "is that of one queue, which --queue names")
     session.show(
         Listing(
             MESSAGES,
-            lambda: session.clients_side.find_messages(topic, key=key, since=start, until=end),
+            lambda: session.clients_side.find_messages(
+                topic, key=key, since=start, until=end, queue=queue, offset=offset, filter=wanted
+            ),
             "no message matches",
             limit=limit_of("--limit", limit),
         )

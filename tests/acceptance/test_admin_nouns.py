@@ -181,6 +181,9 @@ def test_a_message_is_sent_found_shown_and_followed_through_its_history(
     assert base64.b64decode(found["body"]) == b'{"order": 7}'
     assert found["properties"] == {"source": "till"}
     assert binary.objects[0]["offset"] == 1
+    for options in (("--queue", 0, "--offset", 1), ("--sql", "source IS NULL")):
+        (found,) = admin.found("message", "find", "m-life", *options)
+        assert (found["offset"], found["text"]) == (1, "é")
     page = admin.done("message", "show", identity).output
     for part in (
         f"message {identity}: COMMITTED",

@@ -101,7 +101,9 @@ async def test_dead_letters_are_listed_and_driven_again(form: Form, client: Clie
 async def test_messages_are_found_and_tell_what_happened(form: Form, client: Client, broker: BrokerProcess) -> None:
     topic = await client.make_topic()
     async with AsyncProducer(broker.endpoint) as sender:
-        first, second = await sender.send_many([Message(topic, f"{n}", keys=[f"order-{n}"]) for n in range(2)])
+        first, second = await sender.send_many(
+            [Message(topic, f"{n}", keys=[f"order-{n}"], tag=f"tag-{n}") for n in range(2)]
+        )
         waits = await sender.send(topic, "later", delay=600)
     async with admin(form, broker.endpoint) as operator:
         lies = await operator.get_message(first.message_id)
@@ -118,6 +120,10 @@ async def test_messages_are_found_and_tell_what_happened(form: Form, client: Cli
             operator.find_messages(topic, since=born - timedelta(seconds=1), until=born + timedelta(seconds=60))
         )
         assert texts(everywhere) == ["0", "1"]
+        behind = await everything(operator.find_messages(topic, queue=0, offset=1))
+        assert texts(behind) == ["1"]
+        filtered = await everything(operator.find_messages(topic, filter=SqlFilter("halfmq.tag = 'tag-0'")))
+        assert texts(filtered) == ["0"]
         events = await operator.timeline(first.message_id)
         released = next(event for event in events if event.type is TimelineEventType.RELEASED)
         assert released.position is not None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.filters import Filter, FilterKind, compile_filter, pacing
 from broker.domain.keys import key_hash
 from broker.domain.place import Scheduled
 from broker.domain.topic import TopicSettings
@@ -13,7 +15,7 @@ from broker.domain.transaction import TransactionState
 from broker.ports.log import RecallWork
 from broker.ports.queries import FoundMessage, MessageSearch
 from broker.ports.transactions import PrepareWork
-from broker.storage.log import keys
+from broker.storage.log import keys, message_queries, reading
 from conformance.world import (
     HOUR,
     POLICY,
@@ -32,6 +34,9 @@ from conformance.world import (
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
+
+BLUE = compile_filter(FilterKind.TAG, "blue", "filter.tags")
+LARGE = compile_filter(FilterKind.SQL, "amount > 20", "filter.sql")
 
 
 @pytest.fixture
@@ -184,3 +189,62 @@ async def test_by_time_over_all_queues(world: World, store: Store, wide: Topic) 
             if (since is None or time >= since) and (until is None or time < until)
         )
         assert sorted(await found(store, wide, since=since, until=until, limit=7)) == expected  # type: ignore[arg-type]
+
+
+async def pages(store: Store, search: MessageSearch) -> list[list[str]]:
+    """The bodies of each page; a page with a filter may have none."""
+    bodies: list[list[str]] = []
+    after: tuple[int, int] | None = search.after
+    while after is not None:
+        page = await store.find_messages(replace(search, after=after))
+        bodies.append([message.body.decode() for message in page.messages])
+        assert page.following is None or page.following > after
+        after = page.following
+    return bodies
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize("wanted", [None, BLUE, LARGE])
+@pytest.mark.parametrize("limit", [1, 3, 100])
+@pytest.mark.parametrize("max_bytes", [1, 25, 1 << 20])
+async def test_of_one_queue_from_an_offset_on(
+    store: Store, wide: Topic, key: str, wanted: Filter | None, limit: int, max_bytes: int
+) -> None:
+    tags = ("blue", "red")
+    sent = [
+        sending(wide, f"{n:09}", queue_no=n % 3, keys=("k",), tag=tags[n // 3 % 2], properties={"amount": str(n)})
+        for n in range(30)
+    ]
+    ok(await store.send(sent))
+    for queue_no, offset in ((None, 0), (0, 0), (1, 4), (2, 9), (2, 10)):
+        expected = [
+            f"{n:09}"
+            for number in range(3)
+            for n in range(number, 30, 3)
+            if queue_no is None or (number == queue_no and n // 3 >= offset)
+            if wanted is None or (n // 3 % 2 == 0 if wanted is BLUE else n > 20)
+        ]
+        after = (queue_no or 0, offset)
+        search = MessageSearch(
+            wide, key, after=after, limit=limit, max_bytes=max_bytes, queue_no=queue_no, wanted=wanted
+        )
+        found = await pages(store, search)
+        assert [body for page in found for body in page] == expected
+        assert all(len(page) <= min(limit, max(1, max_bytes // 9)) for page in found)
+
+
+async def test_a_filter_without_matches_looks_at_a_limited_number_for_a_page(
+    store: Store, wide: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "EXAMINED_AT_ONCE", 4)
+    for module in (reading, message_queries):
+        monkeypatch.setattr(module, "EXAMINED_PER_CALL", 8)
+    ok(await store.send([sending(wide, "x", queue_no=n % 3) for n in range(30)]))
+    assert await pages(store, MessageSearch(wide, wanted=BLUE)) == [[], [], [], []]
+
+
+async def test_a_slow_filter_ends_a_page(store: Store, wide: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_queries, "Steps", lambda: pacing.Steps(1))
+    ok(await store.send([sending(wide, f"{n}", queue_no=n % 3, keys=("k",), tag="blue") for n in range(6)]))
+    for key in ("", "k"):
+        assert await pages(store, MessageSearch(wide, key, wanted=BLUE)) == [[each] for each in "031425"]

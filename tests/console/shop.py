@@ -25,7 +25,7 @@ from producer_sdk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from support.brokers import BrokerProcess
 
@@ -113,13 +113,40 @@ class Shop:
     def visitor(self) -> Visitor:
         return Visitor(self.broker.console_endpoint)
 
-    def park(self, group: str, count: int) -> list[str]:
-        """Parks transactions of a producer group that a test may decide: it shares those in `parked` with others."""
+    def park(self, group: str, count: int, *, already: int = 0) -> list[str]:
+        """Parks transactions of a producer group that a test may decide: it shares those in `parked` with others.
+
+        Args:
+            group: the producer group.
+            count: how many.
+            already: how many of the group are parked already.
+        """
         with TransactionProducer(self.broker.endpoint, group, Unsure()) as selling:
             selling.wait_until_registered(PATIENCE)
             made = _sell(selling, count)
-            await_parked(self.admin, group, count)
+            await_parked(self.admin, group, already + count)
         return made
+
+    def bury(self, group: str, count: int, properties: Sequence[Mapping[str, str]] = ()) -> None:
+        """Makes dead letters of a consumer group that a test may redrive and delete, with a topic of their own."""
+        topic = f"{group}-letters"
+        self.admin.create_topic(topic, queues=1, exist_ok=True)
+        self.admin.create_group(group, max_attempts=1, start="earliest", exist_ok=True)
+        with Producer(self.broker.endpoint) as sending:
+            for number in range(count):
+                sending.send(topic, f"letter {number}", properties=dict(properties[number]) if properties else {})
+        with Consumer(self.broker.endpoint, group, [topic]) as reading:
+            got: list[Any] = []
+            while len(got) < count:
+                got += reading.receive(count - len(got), timeout=PATIENCE)
+            reading.nack(got, reason="nobody wants it")
+
+    def until(self, enough: Callable[[], Any]) -> None:
+        """Waits until something is so."""
+        until = time.monotonic() + PATIENCE
+        while not enough():
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def _sell(selling: TransactionProducer, count: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import pytest
 
@@ -43,6 +44,61 @@ def test_a_form_without_the_browsers_secret_decides_nothing(shop: Shop, token: s
     stranger = Visitor(visitor.host)
     assert decide(stranger, shop.parked[0], visitor.form_token()).status == 403
     assert shop.admin.get_transaction(shop.parked[0]).state is TransactionState.PARKED
+
+
+MANY = {"state": "parked", "group": "shop", "resolution": "rollback"}
+
+
+def test_many_are_decided_by_no_address(shop: Shop) -> None:
+    # An address may be anybody's: also one that says all that a decision needs only counts.
+    whole = {**MANY, "reason": "forged", "operator": "eve", "prepared_before": "2100-01-01T00:00:00Z"}
+    answer = shop.visitor().get(f"/transactions/resolve?{urlencode(whole)}")
+    assert answer.status == 200
+    assert "Nothing was changed." in answer.text
+    assert "forged" not in answer.text
+    assert "2100" not in answer.text
+    assert {shop.admin.get_transaction(own).state for own in shop.parked} == {TransactionState.PARKED}
+
+
+@pytest.mark.parametrize("bound", [{}, {"prepared_before": ""}, {"prepared_before": "soon"}])
+def test_many_are_decided_only_up_to_the_time_of_a_count(shop: Shop, bound: dict[str, str]) -> None:
+    answer = shop.visitor().post("/transactions/resolve", reason="in a hurry", **MANY, **bound)
+    assert (answer.status, "prepared_before" in answer.text) == (400, True)
+    assert {shop.admin.get_transaction(own).state for own in shop.parked} == {TransactionState.PARKED}
+
+
+@pytest.mark.parametrize("state", ["", "decided", "nothing"])
+def test_many_are_decided_only_of_a_filter(shop: Shop, state: str) -> None:
+    fields = {"state": state, "resolution": "rollback", "reason": "all", "prepared_before": ""}
+    assert shop.visitor().post("/transactions/resolve", **fields).status == 400
+    assert {shop.admin.get_transaction(own).state for own in shop.parked} == {TransactionState.PARKED}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/transactions/resolve", {**MANY, "reason": "forged", "prepared_before": "2100-01-01T00:00:00Z"}),
+        ("/groups/billing/dead-letters/purge", {}),
+        ("/groups/billing/dead-letters/redrive", {}),
+        ("/groups/billing/seek", {"topic": "orders", "to": "latest"}),
+        ("/groups/billing/pause", {"reason": "forged"}),
+    ],
+)
+def test_no_form_of_another_page_is_taken(shop: Shop, path: str, fields: dict[str, str]) -> None:
+    visitor = shop.visitor()
+    body = urlencode({"form_token": visitor.form_token(), **fields})
+    assert visitor.ask("POST", path, body, Origin="https://evil.example").status == 403
+    assert visitor.ask("POST", path, urlencode({**fields, "form_token": "x" * 43})).status == 403
+    assert visitor.ask("POST", path, urlencode(fields)).status == 403
+    assert {shop.admin.get_transaction(own).state for own in shop.parked} == {TransactionState.PARKED}
+    assert shop.admin.get_group("billing").paused_at is None
+
+
+def test_dead_letters_are_deleted_by_no_address(shop: Shop) -> None:
+    shop.bury("linked", 2)
+    answer = shop.visitor().get("/groups/linked/dead-letters/purge?before_offset=2&form_token=x")
+    assert "Nothing was changed." in answer.text
+    assert len(list(shop.admin.list_dead_letters("linked"))) == 2
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"])

@@ -102,7 +102,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def test_who_is_not_known_is_sent_to_sign_in_and_sees_nothing(guarded: Guarded) -> None:
-    for path in ("/", "/topics", "/topics/anns-orders", "/brokers", "/audit", "/figures"):
+    for path in (
+        "/",
+        "/topics",
+        "/topics/anns-orders",
+        "/messages?topic=anns-orders&queue=0",
+        "/transactions/resolve?state=parked&resolution=check",
+        "/groups/billing/dead-letters/purge",
+        "/brokers",
+        "/audit",
+        "/figures",
+    ):
         answer = guarded.visitor().get(path)
         assert (answer.status, answer.text) == (303, "")
         assert answer.headers["location"].startswith("/sign-in?to=%2F")
@@ -134,10 +144,31 @@ def test_everyone_sees_what_they_may_see(guarded: Guarded) -> None:
     assert "anns-orders" in shown.text
     assert "others-secret" not in shown.text
     assert ann.get("/topics/anns-orders").status == 200
+    assert ann.get("/messages?topic=anns-orders&queue=0&offset=0").status == 200
+    assert ann.get("/messages?topic=others-secret&queue=0&offset=0").status in {403, 404}
+    assert ann.get("/transactions/resolve?group=billing&resolution=commit").status in {403, 404}
+    assert ann.get("/transactions/resolve?topic=others-secret&resolution=commit").status in {403, 404}
     refused = ann.get("/topics/others-secret")
     assert refused.status in {403, 404}
     assert ann.get("/audit").status == 403
     assert ann.post("/groups/billing/pause", page="/topics", reason="x").status in {403, 404}
+
+
+def test_a_count_is_no_change_and_not_recorded_as_one_and_a_decision_is(guarded: Guarded) -> None:
+    root = guarded.signed_in("root")
+    view = "/transactions/resolve?group=nobody&resolution=rollback"
+
+    def recorded() -> int:
+        with guarded.admin() as admin:
+            return len(list(admin.list_audit_records(call="AdminService/ResolveTransactions")))
+
+    before = recorded()
+    shown = root.get(view)
+    assert (shown.status, "Nothing was changed." in shown.text) == (200, True)
+    assert recorded() == before
+    decision = {"group": "nobody", "resolution": "rollback", "reason": "it is closed", "prepared_before": "2026-01-01"}
+    assert root.post("/transactions/resolve", page="/topics", **decision).status == 303
+    assert recorded() == before + 1
 
 
 def test_what_is_done_is_recorded_under_the_name_of_the_token(guarded: Guarded) -> None:

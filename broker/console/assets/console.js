@@ -62,7 +62,7 @@ document.addEventListener("submit", async event => {
   event.preventDefault();
   if (form.dataset.confirm && !window.confirm(form.dataset.confirm)) return;
   const told = form.querySelector(".progress"), bar = form.querySelector("progress");
-  const buttons = form.querySelectorAll("button");
+  const buttons = form.querySelectorAll("button"), focused = document.activeElement;
   buttons.forEach(each => { each.disabled = true; });
   bar.hidden = false;
   let last = {};
@@ -88,6 +88,8 @@ document.addEventListener("submit", async event => {
   tell(told, bar, last);
   bar.hidden = true;
   buttons.forEach(each => { each.disabled = false; });
+  // A button that is disabled loses the focus: whoever uses the keyboard would go on from the top of the page.
+  if (form.contains(focused) && document.activeElement === document.body) focused.focus({ preventScroll: true });
 });
 
 function tell(told, bar, step) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.console.fields import choice_of, time_of
 from broker.console.pages.overview import counted
 from broker.console.visit import PAGE
 from halfmq.v1 import access_pb2
@@ -22,6 +23,7 @@ OUTCOMES = {
     "denied": access_pb2.AUDIT_OUTCOME_DENIED,
     "unauthenticated": access_pb2.AUDIT_OUTCOME_UNAUTHENTICATED,
 }
+ORDERS = {"": False, "newest": False, "oldest": True}
 
 
 async def brokers(visit: Visit) -> Response:
@@ -43,7 +45,7 @@ async def brokers(visit: Visit) -> Response:
 async def clients(visit: Visit) -> Response:
     """A page of connected clients."""
     request = pb.ListClientsRequest(
-        kind=KINDS.get(visit.query("kind"), KINDS[""]),
+        kind=choice_of(visit.query("kind"), KINDS, "kind"),
         group=visit.query("group"),
         broker_id=visit.query("broker"),
         page_size=PAGE,
@@ -57,15 +59,20 @@ async def clients(visit: Visit) -> Response:
 
 
 async def audit(visit: Visit) -> Response:
-    """A page of records of who did what, the newest first."""
+    """A page of records of who did what, the newest first unless the address says otherwise."""
     request = access_pb2.ListAuditRecordsRequest(
         principal=visit.query("principal"),
         call=visit.query("call"),
         resource=visit.query("resource"),
-        outcome=OUTCOMES.get(visit.query("outcome"), OUTCOMES[""]),
+        outcome=choice_of(visit.query("outcome"), OUTCOMES, "outcome"),
+        until=time_of(visit.query("until"), "until"),
+        oldest_first=choice_of(visit.query("order"), ORDERS, "order"),
         page_size=PAGE,
         page_token=visit.query("page_token"),
     )
+    if since := time_of(visit.query("from"), "from"):
+        # "from" is a keyword of Python.
+        getattr(request, "from").CopyFrom(since)
     found = await visit.call("AdminService/ListAuditRecords", request)
     following = visit.next_page(found.next_page_token)
     return await visit.page(

@@ -1,83 +1,104 @@
-"""Dead letters of a group: looking at them, redriving them with progress, and purging them."""
+"""Dead letters of a group: looking at them, delivering them again, and deleting them after they were counted."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from starlette.responses import StreamingResponse
-
+from broker.console.fields import filter_of, number_of, time_of
+from broker.console.progress import answer
 from broker.console.visit import PAGE
+from broker.domain.dead_letter import dead_letter_topic
 from broker.errors import BrokerError, InvalidArgument
 from halfmq.v1 import admin_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from starlette.responses import Response
 
     from broker.console.visit import Visit
-
-PROGRESS = "application/x-ndjson"
-"""A line of JSON for each step."""
-_WORDS = {"redriven": "delivered again", "left": "left as they are", "deleted": "deleted"}
 
 
 async def dead_letters(visit: Visit) -> Response:
     """A page of a group's dead letters, the oldest first."""
     name = visit.path("name")
-    request = pb.ListDeadLettersRequest(group=name, page_size=PAGE, page_token=visit.query("page_token"))
+    request = pb.ListDeadLettersRequest(
+        group=name,
+        filter=filter_of(visit.query("tags"), visit.query("sql")),
+        page_size=PAGE,
+        page_token=visit.query("page_token"),
+    )
     found = await visit.call("AdminService/ListDeadLetters", request)
     return await visit.page(
         "dead_letters.html",
         title=f"Dead letters of {name}",
         group=name,
         found=found.dead_letters,
+        filtered=request.HasField("filter"),
         next_page=visit.next_page(found.next_page_token),
         said=visit.said,
     )
 
 
 async def redrive(visit: Visit) -> Response:
-    """Delivers dead letters to their group again; the script gets a line of JSON for each step of it."""
-    name, fields = visit.path("name"), await visit.form()
-    request = pb.RedriveDeadLettersRequest(group=name, republish_expired="republish" in fields)
-    request.offsets.extend(_offsets(fields.getlist("offset")))
-    return await _answer(visit, "AdminService/RedriveDeadLetters", request, ("examined", "total", "redriven", "left"))
+    """Delivers dead letters to their group again: those that are chosen, or all that match the filter."""
+    form = await visit.form()
+    request = pb.RedriveDeadLettersRequest(
+        group=visit.path("name"),
+        filter=filter_of(str(form.get("tags", "")), str(form.get("sql", ""))),
+        republish_expired="republish" in form,
+    )
+    for text in form.getlist("offset"):
+        offset = number_of(str(text), "offset")
+        if offset is None:
+            raise InvalidArgument("An offset is a number, 0 or more.", field="offset")
+        request.offsets.append(offset)
+    names = ("examined", "total", "redriven", "left")
+    return await answer(visit, "AdminService/RedriveDeadLetters", request, names, _list(visit))
+
+
+async def count(visit: Visit) -> Response:
+    """Counts the dead letters that would be deleted, and offers to delete them; changes nothing."""
+    group = visit.path("name")
+    request = _purging(group, visit.query("before"), visit.query("before_offset"))
+    if not request.HasField("before_offset") and (end := await _end(visit, group)) is not None:
+        # Those that come after they were counted are not meant.
+        request.before_offset = end
+    request.dry_run = True
+    last: Any = pb.PurgeDeadLettersResponse()
+    async for step in visit.stream("AdminService/PurgeDeadLetters", request):
+        last = step
+    return await visit.page(
+        "purge.html",
+        title=f"Delete dead letters of {group}",
+        group=group,
+        count=last.deleted,
+        before=request.before,
+        offset=request.before_offset if request.HasField("before_offset") else None,
+    )
 
 
 async def purge(visit: Visit) -> Response:
-    """Deletes the oldest dead letters; the same way."""
-    name, fields = visit.path("name"), await visit.form()
-    request = pb.PurgeDeadLettersRequest(group=name)
-    if (before := str(fields.get("before", "")).strip()) != "":
-        request.before_offset = _offsets([before])[0]
-    return await _answer(visit, "AdminService/PurgeDeadLetters", request, ("deleted",))
+    """Deletes the oldest dead letters, as far as they were counted."""
+    form = await visit.form()
+    request = _purging(visit.path("name"), str(form.get("before", "")), str(form.get("before_offset", "")))
+    return await answer(visit, "AdminService/PurgeDeadLetters", request, ("deleted",), _list(visit))
 
 
-async def _answer(visit: Visit, method: str, request: Any, names: tuple[str, ...]) -> Response:
-    """What the script asks for, as it goes; a browser without scripts gets the list again, with the result."""
-    if PROGRESS in visit.request.headers.get("accept", ""):
-        return StreamingResponse(_progress(visit, method, request, names), media_type=PROGRESS)
-    last: Any = None
-    async for step in visit.stream(method, request):
-        last = step
-    counts = [f"{getattr(last, name, 0)} {words}" for name, words in _WORDS.items() if name in names]
-    return visit.redirect(f"/groups/{quote(visit.path('name'), safe='')}/dead-letters", said=f"{', '.join(counts)}.")
+def _purging(group: str, before: str, before_offset: str) -> pb.PurgeDeadLettersRequest:
+    return pb.PurgeDeadLettersRequest(
+        group=group, before=time_of(before, "before"), before_offset=number_of(before_offset, "before_offset")
+    )
 
 
-async def _progress(visit: Visit, method: str, request: Any, names: tuple[str, ...]) -> AsyncIterator[str]:
+async def _end(visit: Visit, group: str) -> int | None:
+    """Where the dead letters end now; None where there are none, or who asks may not see their topic."""
+    request = pb.DescribeTopicRequest(topic=dead_letter_topic(group))
     try:
-        async for step in visit.stream(method, request):
-            yield json.dumps({**{name: getattr(step, name) for name in names}, "done": step.done}) + "\n"
-    except BrokerError as error:
-        # The answer has begun.
-        yield json.dumps({"error": error.message, "done": True}) + "\n"
+        found = await visit.call("AdminService/DescribeTopic", request)
+    except BrokerError:
+        return None
+    return max((queue.max_offset for queue in found.queues), default=None)
 
 
-def _offsets(given: list[Any]) -> list[int]:
-    texts = [str(each) for each in given]
-    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in texts):
-        raise InvalidArgument("An offset is a number, 0 or more.", field="offset")
-    return [int(text) for text in texts]
+def _list(visit: Visit) -> str:
+    return f"/groups/{quote(visit.path('name'), safe='')}/dead-letters"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from broker.console.fields import LARGEST_QUEUE, number_of, position_of
 from broker.console.visit import PAGE
 from broker.errors import InvalidArgument
 from halfmq.v1 import admin_pb2 as pb
-from halfmq.v1 import message_pb2
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -60,26 +60,13 @@ async def pause(visit: Visit) -> Response:
 
 
 async def seek(visit: Visit) -> Response:
-    """Moves a group to another position of a topic."""
+    """Moves a group to another position of a topic, or of one queue of it."""
     name, fields = visit.path("name"), await visit.form()
-    request = pb.SeekGroupRequest(group=name, topic=str(fields.get("topic", "")), to=position_of(str(fields.get("to"))))
+    queue = number_of(str(fields.get("queue", "")), "queue", LARGEST_QUEUE)
+    to = position_of(str(fields.get("to", "")), "to")
+    if to.HasField("offset") and queue is None:
+        raise InvalidArgument("An offset is that of one queue: say which one.", field="queue")
+    request = pb.SeekGroupRequest(group=name, topic=str(fields.get("topic", "")), queue=queue, to=to)
     await visit.call("AdminService/SeekGroup", request)
-    return visit.redirect(f"/groups/{quote(name, safe='')}", said=f"It was moved in {request.topic}.")
-
-
-def position_of(text: str) -> message_pb2.Position:
-    """A position of a form: earliest, latest, or a time (UTC).
-
-    Raises:
-        InvalidArgument: it is none of these.
-    """
-    text = text.strip()
-    if text in {"earliest", "latest"}:
-        return message_pb2.Position(boundary=message_pb2.Boundary.Value(f"BOUNDARY_{text.upper()}"))
-    position = message_pb2.Position()
-    try:
-        stamp = text.replace(" ", "T").rstrip("Z")
-        position.time.FromJsonString(f"{stamp}{':00' if stamp.count(':') == 1 else ''}Z")
-    except ValueError:
-        raise InvalidArgument("Say earliest, latest, or a time (UTC) such as 2026-01-31 12:00.", field="to") from None
-    return position
+    where = request.topic if queue is None else f"queue {queue} of {request.topic}"
+    return visit.redirect(f"/groups/{quote(name, safe='')}", said=f"It was moved in {where}.")

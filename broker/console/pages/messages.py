@@ -1,11 +1,11 @@
-"""Messages: looked up by id, key or time; one with its content and what happened to it."""
+"""Messages: looked up by id, key, time or position; one with its content and what happened to it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from broker.console.pages.groups import position_of
+from broker.console.fields import LARGEST_QUEUE, filter_of, number_of, time_of
 from broker.console.rendering import LONG
 from broker.console.visit import PAGE
 from halfmq.v1 import query_pb2, transaction_pb2
@@ -24,11 +24,18 @@ async def messages(visit: Visit) -> Response:
     if not topic:
         return await visit.page("messages.html", title="Messages", found=None, next_page="")
     request = query_pb2.FindMessagesRequest(
-        topic=topic, key=visit.query("key"), page_size=PAGE, page_token=visit.query("page_token")
+        topic=topic,
+        key=visit.query("key"),
+        until=time_of(visit.query("until"), "until"),
+        queue=number_of(visit.query("queue"), "queue", LARGEST_QUEUE),
+        offset=number_of(visit.query("offset"), "offset") or 0,
+        filter=filter_of(visit.query("tags"), visit.query("sql")),
+        page_size=PAGE,
+        page_token=visit.query("page_token"),
     )
-    for name in ("from", "until"):
-        if text := visit.query(name):
-            getattr(request, name).CopyFrom(position_of(text).time)
+    if since := time_of(visit.query("from"), "from"):
+        # "from" is a keyword of Python.
+        getattr(request, "from").CopyFrom(since)
     found = await visit.call("QueryService/FindMessages", request)
     following = visit.next_page(found.next_page_token)
     return await visit.page("messages.html", title="Messages", found=found.messages, next_page=following)

@@ -1,13 +1,13 @@
-"""Transactions: in doubt, parked and decided; one of them with all that is known; decisions."""
+"""Transactions: in doubt, parked and decided; one of them with all that is known."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
+from broker.console.fields import age_of, choice_of, time_of
 from broker.console.rendering import MIDDLE
 from broker.console.visit import PAGE
-from broker.errors import BrokerError, InvalidArgument
+from broker.errors import BrokerError
 from halfmq.v1 import admin_pb2 as pb
 from halfmq.v1 import query_pb2, transaction_pb2
 
@@ -24,10 +24,13 @@ STATES = {
     "committed": (transaction_pb2.TRANSACTION_STATE_COMMITTED, True),
     "rolled-back": (transaction_pb2.TRANSACTION_STATE_ROLLED_BACK, True),
 }
-RESOLUTIONS = {
-    "commit": pb.RESOLUTION_COMMIT,
-    "rollback": pb.RESOLUTION_ROLLBACK,
-    "check": pb.RESOLUTION_CHECK_AGAIN,
+SOURCES = {
+    "": transaction_pb2.VERDICT_SOURCE_UNSPECIFIED,
+    "producer": transaction_pb2.VERDICT_SOURCE_PRODUCER,
+    "check": transaction_pb2.VERDICT_SOURCE_CHECK,
+    "operator": transaction_pb2.VERDICT_SOURCE_OPERATOR,
+    "send": transaction_pb2.VERDICT_SOURCE_SEND,
+    "sink": transaction_pb2.VERDICT_SOURCE_SINK,
 }
 MOST_MESSAGES = 20
 """Messages of a transaction whose deliveries are shown on its page."""
@@ -35,16 +38,22 @@ MOST_MESSAGES = 20
 
 async def transactions(visit: Visit) -> Response:
     """A page of transactions."""
-    state, decided = STATES.get(visit.query("state"), STATES[""])
+    state, decided = choice_of(visit.query("state"), STATES, "state")
     request = pb.ListTransactionsRequest(
         state=state,
         decided=decided,
         producer_group=visit.query("group"),
-        topic="" if decided else visit.query("topic"),
         page_size=PAGE,
         page_token=visit.query("page_token"),
     )
-    if seconds := age_of(visit.query("older")):
+    if decided:
+        request.source = choice_of(visit.query("source"), SOURCES, "source")
+        for name, target in (("from", request.decided_from), ("until", request.decided_until)):
+            if time := time_of(visit.query(name), name):
+                target.CopyFrom(time)
+    else:
+        request.topic = visit.query("topic")
+    if seconds := age_of(visit.query("older"), "older"):
         request.older_than.FromSeconds(seconds)
     found = await visit.call("AdminService/ListTransactions", request)
     following = visit.next_page(found.next_page_token)
@@ -54,9 +63,11 @@ async def transactions(visit: Visit) -> Response:
         found=found.transactions,
         decided=decided,
         states=list(STATES)[1:],
+        sources=list(SOURCES)[1:],
         state_kind=transaction_pb2.TransactionState,
         source_kind=transaction_pb2.VerdictSource,
         next_page=following,
+        said=visit.said,
     )
 
 
@@ -92,83 +103,3 @@ async def _message(visit: Visit, message_id: str) -> tuple[str, Any, str]:
     except BrokerError as error:
         return message_id, [], error.message
     return message_id, found.events, ""
-
-
-async def resolve(visit: Visit) -> Response:
-    """Takes a decision on one."""
-    own, fields = visit.path("transaction_id"), await visit.form()
-    request = pb.ResolveTransactionRequest(
-        transaction_id=own,
-        resolution=resolution_of(str(fields.get("resolution", ""))),
-        reason=str(fields.get("reason", "")),
-        operator=str(fields.get("operator", "")),
-    )
-    done = await visit.call("AdminService/ResolveTransaction", request)
-    state = transaction_pb2.TransactionState.Name(done.result.state).removeprefix("TRANSACTION_STATE_")
-    return visit.redirect(f"/transactions/{quote(own, safe='')}", said=f"It is {state} now.")
-
-
-async def resolve_many(visit: Visit) -> Response:
-    """Counts those that match, or takes a decision on them."""
-    fields = await visit.form()
-    state, decided = STATES.get(str(fields.get("state", "")), STATES[""])
-    if decided:
-        raise InvalidArgument("Those with a verdict are decided.", field="state")
-    request = pb.ResolveTransactionsRequest(
-        state=state,
-        producer_group=str(fields.get("group", "")),
-        topic=str(fields.get("topic", "")),
-        resolution=resolution_of(str(fields.get("resolution", ""))),
-        reason=str(fields.get("reason", "")),
-        operator=str(fields.get("operator", "")),
-        dry_run="as_of" not in fields,
-    )
-    if seconds := age_of(str(fields.get("older", ""))):
-        request.older_than.FromSeconds(seconds)
-    if not request.dry_run:
-        try:
-            request.prepared_before.FromJsonString(str(fields["as_of"]))
-        except ValueError:
-            raise InvalidArgument("It is no time.", field="as_of") from None
-    examples: list[Any] = []
-    last = pb.ResolveTransactionsResponse()
-    async for step in visit.stream("AdminService/ResolveTransactions", request):
-        last = step
-        examples = examples or list(step.examples)
-    return await visit.page(
-        "resolve_many.html",
-        title="Resolve many transactions",
-        fields={name: str(value) for name, value in fields.items()},
-        last=last,
-        as_of=last.as_of.ToJsonString(),
-        examples=examples,
-        dry_run=request.dry_run,
-        state_kind=transaction_pb2.TransactionState,
-    )
-
-
-def resolution_of(text: str) -> pb.Resolution.ValueType:
-    """The decision of a form.
-
-    Raises:
-        InvalidArgument: there is no such decision.
-    """
-    if text not in RESOLUTIONS:
-        raise InvalidArgument("Commit, roll back, or check again.", field="resolution")
-    return RESOLUTIONS[text]
-
-
-def age_of(text: str) -> int:
-    """Seconds of an age such as 30s, 5min, 2h or 1d; 0 if there is none.
-
-    Raises:
-        InvalidArgument: it is no age.
-    """
-    if not text:
-        return 0
-    number = text.rstrip("dhmins ").strip()
-    unit = text[len(number) :].strip() or "s"
-    sizes = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400}
-    if not (number.isascii() and number.isdigit()) or len(number) > 9 or unit not in sizes:
-        raise InvalidArgument("An age is such as 30s, 5min, 2h or 1d.", field="older")
-    return int(number) * sizes[unit]

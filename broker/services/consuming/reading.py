@@ -99,11 +99,7 @@ class QueueReader:
 
     async def _queue_of(self, topic: str, topic_id: str, queue_no: int, offset: int) -> Topic:
         found = await self._catalog.same_topic(topic, topic_id)
-        if queue_no >= len(found.queue_ids):
-            raise InvalidArgument(
-                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
-                field="queue",
-            )
+        found.check_queue(queue_no)
         if offset < 0:
             raise InvalidArgument("An offset cannot be negative.", field="offset")
         return found

@@ -146,11 +146,8 @@ class GroupService:
         """
         group = await self._catalog.current_group(name)
         found = await self._catalog.topic(topic)
-        if queue_no is not None and queue_no >= len(found.queue_ids):
-            raise InvalidArgument(
-                f"The topic {topic!r} has {len(found.queue_ids)} queues, from 0 on; there is no queue {queue_no}.",
-                field="queue",
-            )
+        if queue_no is not None:
+            found.check_queue(queue_no)
         if offset is not None and (queue_no is None or offset < 0):
             raise InvalidArgument(
                 "An offset cannot be negative, and belongs to one queue: name it.",

@@ -1,26 +1,46 @@
-"""Finding messages by identity, by key and by time, and their events."""
+"""Finding messages by identity, by key, by time and by position, and their events."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import message_id
 from broker.domain.limits import check_search_key
 from broker.domain.place import InLog
-from broker.errors import NotFound
+from broker.errors import InvalidArgument, NotFound
 from broker.ports.queries import MessageSearch
 from broker.services.operating.timeline import transaction_events
 from broker.services.paging import message_token, page_limit, parse_message_token
 
 if TYPE_CHECKING:
+    from broker.domain.filters import Filter
     from broker.domain.message import LogMessage, LogPosition
     from broker.domain.place import Place
+    from broker.domain.topic import Topic
     from broker.ports.queries import FoundMessage, MessageQueryStore, TimelineEvent
     from broker.ports.transactions import TransactionDetails
     from broker.services.catalog import Catalog
     from broker.services.judges import Judge
     from broker.services.positions import Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages of a topic to find; what is empty is not looked at. Times in microseconds.
+
+    Attributes:
+        since, until: when they became visible.
+        queue_no, offset: the queue, and where to begin in it; only together.
+        filter: what they match.
+    """
+
+    key: str = ""
+    since: int | None = None
+    until: int | None = None
+    queue_no: int | None = None
+    offset: int = 0
+    filter: Filter | None = None
 
 
 class MessageQueries:
@@ -57,14 +77,30 @@ class MessageQueries:
         return found
 
     async def messages(
-        self, topic: str, *, key: str, since: int | None, until: int | None, page_size: int, page_token: str
+        self, topic: str, wanted: Wanted, *, page_size: int, page_token: str
     ) -> tuple[list[LogMessage], str]:
-        """A page of messages by key, by time (microseconds), or both; and the token of the next page."""
+        """A page of messages, and the token of the next page.
+
+        Raises:
+            InvalidArgument: the key, the queue, the offset, the size or the token is invalid.
+            NotFound: there is no such topic.
+        """
         size = page_limit(page_size)
-        if key:
-            check_search_key(key)
+        if wanted.key:
+            check_search_key(wanted.key)
         found = await self._catalog.topic(topic)
-        search = MessageSearch(found, key, since, until, parse_message_token(page_token), size)
+        begin = _beginning(found, wanted)
+        after = parse_message_token(page_token) if page_token else begin
+        search = MessageSearch(
+            found,
+            wanted.key,
+            wanted.since,
+            wanted.until,
+            max(after, begin),
+            size,
+            queue_no=wanted.queue_no,
+            wanted=wanted.filter,
+        )
         page = await self._store.find_messages(search)
         return page.messages, message_token(page.following)
 
@@ -103,3 +139,15 @@ class MessageQueries:
         return [
             event if may_group(event.group) else replace(event, group="", client_id="", reason="") for event in events
         ]
+
+
+def _beginning(topic: Topic, wanted: Wanted) -> tuple[int, int]:
+    """Number of the queue and offset of the first message to look at."""
+    if wanted.offset < 0:
+        raise InvalidArgument("An offset cannot be negative.", field="offset")
+    if wanted.queue_no is None:
+        if wanted.offset:
+            raise InvalidArgument("An offset is that of one queue: name it.", field="queue")
+        return 0, 0
+    topic.check_queue(wanted.queue_no)
+    return wanted.queue_no, wanted.offset

@@ -1,10 +1,11 @@
-"""Finding messages: by identity, by key, by the time they became visible."""
+"""Finding messages: by identity, by key, by the time they became visible, by queue and offset, by a filter."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+from broker.domain.filters.pacing import Steps
 from broker.domain.keys import key_hash
 from broker.domain.place import InLog, Recalled, Scheduled
 from broker.domain.transaction import TransactionState
@@ -13,9 +14,11 @@ from broker.ports.queries import FoundMessage, FoundPage
 from broker.storage.log.fitting import read_offsets
 from broker.storage.log.offsets_by_time import offset_at
 from broker.storage.log.ranges import range_of, whole_ones
+from broker.storage.log.reading import EXAMINED_PER_CALL, Search, matching_rows
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
+    from broker.domain.filters import Filter
     from broker.domain.message import LogMessage, Message
     from broker.ports.queries import MessageSearch
     from broker.storage.catalog.directory import Directory
@@ -108,19 +111,35 @@ def find_messages(session: Session, search: MessageSearch) -> FoundPage:
     Raises:
         StoredBodyBroken: the first one's is.
     """
-    page = _by_key(session, search) if search.key else _by_time(session, search)
+    if search.key:
+        page = _by_key(session, search)
+    else:
+        page = _by_time(session, search) if search.wanted is None else _by_filter(session, search, search.wanted)
     whole = whole_ones(page.messages)
     if len(whole) < len(page.messages):
         page.following = (page.messages[len(whole)].queue_no, page.messages[len(whole)].offset)
         page.messages = whole
+    if search.key and search.wanted is not None:
+        _judge(page, search.wanted)
     return page
+
+
+def _judge(page: FoundPage, wanted: Filter) -> None:
+    """Leaves what matches a filter; the page ends early where that takes long."""
+    steps = Steps()
+    found, page.messages = page.messages, []
+    for message in found:
+        if steps.spent:
+            page.following = (message.queue_no, message.offset)
+            return
+        if steps.judge(wanted, message):
+            page.messages.append(message)
 
 
 def _by_key(session: Session, search: MessageSearch) -> FoundPage:
     queues = {queue_id: number for number, queue_id in enumerate(search.topic.queue_ids)}
-    queue_no, first = search.after
     entries: list[tuple[int, int, int, int, str]] = []
-    for queue_id in search.topic.queue_ids[queue_no:]:
+    for _, queue_id, first in search.queues():
         if len(entries) >= _EXAMINED:
             break
         # Range of the primary key of message_key; each message then by its own.
@@ -131,7 +150,6 @@ def _by_key(session: Session, search: MessageSearch) -> FoundPage:
             " AND e.queue_id = ? AND e.log_offset >= ? ORDER BY e.log_offset LIMIT ?",
             (search.topic.topic_id, key_hash(search.key), queue_id, first, _EXAMINED),
         )
-        first = 0
     page = FoundPage([])
     chosen: dict[int, list[int]] = {}
     room, count = search.max_bytes, 0
@@ -154,19 +172,10 @@ def _by_key(session: Session, search: MessageSearch) -> FoundPage:
 
 def _by_time(session: Session, search: MessageSearch) -> FoundPage:
     topic = search.topic
-    queue_no, first = search.after
     page = FoundPage([])
     room, left = search.max_bytes, search.limit
-    for number, queue_id in list(enumerate(topic.queue_ids))[queue_no:]:
-        bounds = session.fetch_one("SELECT min_offset, next_offset FROM queue WHERE queue_id = ?", (queue_id,))
-        if bounds is None:
-            continue
-        low, high = bounds
-        if search.since is not None:
-            low = offset_at(session, queue_id, search.since, low, high)
-        if search.until is not None:
-            high = offset_at(session, queue_id, search.until, low, high)
-        low, first = max(low, first), 0
+    for number, queue_id, first in search.queues():
+        low, high = _range(session, search, queue_id, first)
         # Range of the primary key.
         sizes = session.fetch(
             "SELECT log_offset, size FROM message WHERE queue_id = ? AND log_offset >= ? AND log_offset < ?"
@@ -185,3 +194,41 @@ def _by_time(session: Session, search: MessageSearch) -> FoundPage:
         if page.following is not None:
             break
     return page
+
+
+def _by_filter(session: Session, search: MessageSearch, wanted: Filter) -> FoundPage:
+    """Those that match a filter; a limited number is looked at, so that there may be none and a next page."""
+    topic, steps = search.topic, Steps()
+    page = FoundPage([])
+    room, left, examined = search.max_bytes, search.limit, 0
+    for number, queue_id, first in search.queues():
+        low, high = _range(session, search, queue_id, first)
+        if low < high and (left == 0 or steps.spent or examined >= EXAMINED_PER_CALL):
+            page.following = (number, low)
+            break
+        chosen, following = matching_rows(session, topic, number, low, high, Search(wanted, left, room, steps))
+        found = [rows.log_message(topic.name, number, row) for row in chosen]
+        sizes = [0 if message.broken else message.size for message in found]
+        if page.messages and found and sizes[0] > room:
+            page.following = (number, found[0].offset)
+            break
+        page.messages += found
+        room, left = room - sum(sizes), left - len(found)
+        examined += following - low
+        if following < high:
+            page.following = (number, following)
+            break
+    return page
+
+
+def _range(session: Session, search: MessageSearch, queue_id: int, first: int) -> tuple[int, int]:
+    """The offsets to look at in a queue, from `first` on: the first one, and the end."""
+    bounds = session.fetch_one("SELECT min_offset, next_offset FROM queue WHERE queue_id = ?", (queue_id,))
+    if bounds is None:
+        return first, first
+    low, high = bounds
+    if search.since is not None:
+        low = offset_at(session, queue_id, search.since, low, high)
+    if search.until is not None:
+        high = offset_at(session, queue_id, search.until, low, high)
+    return max(low, first), high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _Messages = TypeVar("_Messages", bound=Sized)
 
 EXAMINED_AT_ONCE = 1024
-_EXAMINED_PER_CALL = 16
+EXAMINED_PER_CALL = 16 * EXAMINED_AT_ONCE
 MEASURED_AT_ONCE = 100_000
 """Messages whose sizes are summed up in one call; their rows are read for it."""
 _BOUNDS = "SELECT min_offset, next_offset, stored_bytes FROM queue WHERE queue_id = ? AND deleted_at IS NULL"
@@ -65,6 +66,23 @@ class _Room(NamedTuple):
     messages: int
     bytes: int
     small_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for with a filter.
+
+    Attributes:
+        wanted: the filter.
+        limit: most messages.
+        max_bytes: of their bodies, if there is more than one.
+        steps: that the filter may take.
+    """
+
+    wanted: Filter
+    limit: int
+    max_bytes: int
+    steps: Steps = field(default_factory=Steps)
 
 
 def read_queue(
@@ -115,7 +133,8 @@ def _read(
     min_offset, max_offset, stored_bytes = bounds
     first = max(offset, min_offset)
     if wanted is not None:
-        found, following = _wanted(session, topic, queue_no, first, max_offset, room, wanted)
+        search = Search(wanted, room.messages, room.bytes)
+        found, following = matching_rows(session, topic, queue_no, first, max_offset, search)
         whole = rows.unpacked(topic.name, queue_no, found)
         if len(whole) < len(found):
             following = found[len(whole)][0]
@@ -181,21 +200,17 @@ def _fitting(offsets: Sequence[int], sizes: Sequence[int], first: int, max_bytes
     return len(offsets)
 
 
-def _wanted(
-    session: Session,
-    topic: Topic,
-    queue_no: int,
-    first: int,
-    max_offset: int,
-    room: _Room,
-    wanted: Filter,
+def matching_rows(
+    session: Session, topic: Topic, queue_no: int, first: int, max_offset: int, search: Search
 ) -> tuple[Sequence[_Row], int]:
-    """The rows that match a filter, from `first` on, and where to continue."""
+    """The rows that match a filter, in [first, max_offset), and where to continue.
+
+    How many messages are examined is bounded, so that a filter without matches, or a slow one, does not delay others
+    for long.
+    """
     queue_id = topic.queue_ids[queue_no]
-    limit, max_bytes = room.messages, room.bytes
-    # Bounded, so that a filter without matches, or a slow one, does not delay others for long.
-    steps = Steps()
-    end = min(max_offset, first + _EXAMINED_PER_CALL * EXAMINED_AT_ONCE)
+    wanted, limit, max_bytes, steps = search.wanted, search.limit, search.max_bytes, search.steps
+    end = min(max_offset, first + EXAMINED_PER_CALL)
     chosen: list[int] = []
     size = 0
     following = first

@@ -197,6 +197,10 @@ async def test_messages(admin: Any, operators: StubAdminBroker) -> None:
     asked = operators.requests[-1]
     assert (asked.key, getattr(asked, "from").ToDatetime(UTC)) == ("order-7", NOON)
     assert asked.until.ToDatetime(UTC) == NOON + timedelta(hours=1)
+    assert not asked.HasField("queue")
+    await admin.find_messages("orders", queue=0, offset=3, filter=TagFilter("paid"))
+    asked = operators.requests[-1]
+    assert (asked.HasField("queue"), asked.queue, asked.offset, asked.filter.tags) == (True, 0, 3, "paid")
     answered, released, unknown = await admin.timeline(own_id)
     assert (answered.type, answered.happened_at) == (TimelineEventType.CHECK_ANSWERED, THEN)
     assert (answered.group, answered.client_id, answered.number) == ("shop", "me", 2)
@@ -257,6 +261,9 @@ async def test_what_exists_or_is_missing_can_be_taken_for_a_success(admin: Any, 
         ("find_messages", ["t"], {"key": 5}, ConfigurationError, "key"),
         ("find_messages", ["t"], {"since": datetime(2026, 1, 1)}, ValueError, "since"),  # noqa: DTZ001
         ("find_messages", ["t"], {"until": "noon"}, TypeError, "until"),
+        ("find_messages", ["t"], {"queue": -1}, ConfigurationError, "queue"),
+        ("find_messages", ["t"], {"queue": 0, "offset": "1"}, ConfigurationError, "offset"),
+        ("find_messages", ["t"], {"filter": "paid"}, ConfigurationError, "filter"),
         ("get_message", [7], {}, ValueError, "message id"),
         ("timeline", [""], {}, ValueError, "message id"),
     ],

@@ -133,9 +133,11 @@ class _ClientKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClientKind
     CLIENT_KIND_UNSPECIFIED: _ClientKind.ValueType  # 0
     """When asking: all."""
     CLIENT_KIND_PRODUCER: _ClientKind.ValueType  # 1
-    """It answers checks."""
+    """It answers checks: it has a stream of CheckTransactions. All producers among RocketMQ's clients count as such, also
+    those that only send, for each of them has a stream on which it would be asked.
+    """
     CLIENT_KIND_CONSUMER: _ClientKind.ValueType  # 2
-    """It consumes."""
+    """It consumes: it has a stream of Consume, or is a consumer among RocketMQ's clients."""
 
 class ClientKind(_ClientKind, metaclass=_ClientKindEnumTypeWrapper):
     """What a client does."""
@@ -143,9 +145,11 @@ class ClientKind(_ClientKind, metaclass=_ClientKindEnumTypeWrapper):
 CLIENT_KIND_UNSPECIFIED: ClientKind.ValueType  # 0
 """When asking: all."""
 CLIENT_KIND_PRODUCER: ClientKind.ValueType  # 1
-"""It answers checks."""
+"""It answers checks: it has a stream of CheckTransactions. All producers among RocketMQ's clients count as such, also
+those that only send, for each of them has a stream on which it would be asked.
+"""
 CLIENT_KIND_CONSUMER: ClientKind.ValueType  # 2
-"""It consumes."""
+"""It consumes: it has a stream of Consume, or is a consumer among RocketMQ's clients."""
 Global___ClientKind: _TypeAlias = ClientKind  # noqa: Y015
 
 @_typing.final
@@ -2071,7 +2075,10 @@ Global___ListClientsResponse: _TypeAlias = ListClientsResponse  # noqa: Y015
 
 @_typing.final
 class ConnectedClient(_message.Message):
-    """A client with an open stream."""
+    """A client with an open stream, as its kind says. One that only makes calls is not listed: a producer that only sends
+    (Send, SendAndAck), one that receives by Pull or reads by ReadQueue, a sink, an operator. What these do is told by the
+    metrics of calls and topics; what they were refused is recorded: see ListAuditRecords.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2105,7 +2112,7 @@ class ConnectedClient(_message.Message):
     byte_credits: _builtins.int
     """Bytes of bodies that it may still be sent; unset: no such limit."""
     delivered: _builtins.int
-    """Messages delivered to it on this stream, or checks sent to it."""
+    """Messages delivered to it on this stream, or checks sent to it. 0 for consumers that ask for messages by calls."""
     held: _builtins.int
     """Messages that it holds under leases and has not settled; checks that it has not answered."""
     @_builtins.property

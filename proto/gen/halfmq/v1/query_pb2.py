@@ -27,29 +27,29 @@ from halfmq.v1 import message_pb2 as halfmq_dot_v1_dot_message__pb2
 from halfmq.v1 import transaction_pb2 as halfmq_dot_v1_dot_transaction__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15halfmq/v1/query.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\x1a\x1bhalfmq/v1/transaction.proto\"\'\n\x11GetMessageRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\"\xf0\x01\n\x12GetMessageResponse\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.halfmq.v1.LogMessage\x12#\n\x07waiting\x18\x03 \x01(\x0b\x32\x12.halfmq.v1.Message\x12\x30\n\x0cscheduled_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brecalled_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xad\x01\n\x13\x46indMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12(\n\x04\x66rom\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tpage_size\x18\x05 \x01(\r\x12\x12\n\npage_token\x18\x06 \x01(\t\"X\n\x14\x46indMessagesResponse\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.LogMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"(\n\x12GetTimelineRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\"?\n\x13GetTimelineResponse\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.TimelineEvent\"\xac\x02\n\rTimelineEvent\x12*\n\x04type\x18\x01 \x01(\x0e\x32\x1c.halfmq.v1.TimelineEventType\x12/\n\x0bhappened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05group\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x0e\n\x06number\x18\x05 \x01(\r\x12(\n\x07verdict\x18\x06 \x01(\x0e\x32\x17.halfmq.v1.CheckVerdict\x12(\n\x06source\x18\x07 \x01(\x0e\x32\x18.halfmq.v1.VerdictSource\x12(\n\x08position\x18\x08 \x01(\x0b\x32\x16.halfmq.v1.LogPosition\x12\x0e\n\x06reason\x18\t \x01(\t*\xc8\x04\n\x11TimelineEventType\x12#\n\x1fTIMELINE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n\x1cTIMELINE_EVENT_TYPE_PREPARED\x10\x01\x12\"\n\x1eTIMELINE_EVENT_TYPE_CHECK_SENT\x10\x02\x12&\n\"TIMELINE_EVENT_TYPE_CHECK_ANSWERED\x10\x03\x12\x1e\n\x1aTIMELINE_EVENT_TYPE_PARKED\x10\x04\x12&\n\"TIMELINE_EVENT_TYPE_OPERATOR_ACTED\x10\x05\x12!\n\x1dTIMELINE_EVENT_TYPE_COMMITTED\x10\x06\x12#\n\x1fTIMELINE_EVENT_TYPE_ROLLED_BACK\x10\x07\x12!\n\x1dTIMELINE_EVENT_TYPE_SCHEDULED\x10\x08\x12 \n\x1cTIMELINE_EVENT_TYPE_RECALLED\x10\t\x12 \n\x1cTIMELINE_EVENT_TYPE_RELEASED\x10\n\x12!\n\x1dTIMELINE_EVENT_TYPE_DELIVERED\x10\x0b\x12\x1d\n\x19TIMELINE_EVENT_TYPE_ACKED\x10\x0c\x12\x1e\n\x1aTIMELINE_EVENT_TYPE_NACKED\x10\r\x12%\n!TIMELINE_EVENT_TYPE_DEAD_LETTERED\x10\x0e\x12 \n\x1cTIMELINE_EVENT_TYPE_REDRIVEN\x10\x0f\x32\xf8\x01\n\x0cQueryService\x12I\n\nGetMessage\x12\x1c.halfmq.v1.GetMessageRequest\x1a\x1d.halfmq.v1.GetMessageResponse\x12O\n\x0c\x46indMessages\x12\x1e.halfmq.v1.FindMessagesRequest\x1a\x1f.halfmq.v1.FindMessagesResponse\x12L\n\x0bGetTimeline\x12\x1d.halfmq.v1.GetTimelineRequest\x1a\x1e.halfmq.v1.GetTimelineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15halfmq/v1/query.proto\x12\thalfmq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17halfmq/v1/message.proto\x1a\x1bhalfmq/v1/transaction.proto\"\'\n\x11GetMessageRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\"\xf0\x01\n\x12GetMessageResponse\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.halfmq.v1.TransactionState\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.halfmq.v1.LogMessage\x12#\n\x07waiting\x18\x03 \x01(\x0b\x32\x12.halfmq.v1.Message\x12\x30\n\x0cscheduled_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brecalled_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xfe\x01\n\x13\x46indMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12(\n\x04\x66rom\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tpage_size\x18\x05 \x01(\r\x12\x12\n\npage_token\x18\x06 \x01(\t\x12\x12\n\x05queue\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06offset\x18\x08 \x01(\x03\x12!\n\x06\x66ilter\x18\t \x01(\x0b\x32\x11.halfmq.v1.FilterB\x08\n\x06_queue\"X\n\x14\x46indMessagesResponse\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.halfmq.v1.LogMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"(\n\x12GetTimelineRequest\x12\x12\n\nmessage_id\x18\x01 \x01(\t\"?\n\x13GetTimelineResponse\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.halfmq.v1.TimelineEvent\"\xac\x02\n\rTimelineEvent\x12*\n\x04type\x18\x01 \x01(\x0e\x32\x1c.halfmq.v1.TimelineEventType\x12/\n\x0bhappened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05group\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x0e\n\x06number\x18\x05 \x01(\r\x12(\n\x07verdict\x18\x06 \x01(\x0e\x32\x17.halfmq.v1.CheckVerdict\x12(\n\x06source\x18\x07 \x01(\x0e\x32\x18.halfmq.v1.VerdictSource\x12(\n\x08position\x18\x08 \x01(\x0b\x32\x16.halfmq.v1.LogPosition\x12\x0e\n\x06reason\x18\t \x01(\t*\xc8\x04\n\x11TimelineEventType\x12#\n\x1fTIMELINE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n\x1cTIMELINE_EVENT_TYPE_PREPARED\x10\x01\x12\"\n\x1eTIMELINE_EVENT_TYPE_CHECK_SENT\x10\x02\x12&\n\"TIMELINE_EVENT_TYPE_CHECK_ANSWERED\x10\x03\x12\x1e\n\x1aTIMELINE_EVENT_TYPE_PARKED\x10\x04\x12&\n\"TIMELINE_EVENT_TYPE_OPERATOR_ACTED\x10\x05\x12!\n\x1dTIMELINE_EVENT_TYPE_COMMITTED\x10\x06\x12#\n\x1fTIMELINE_EVENT_TYPE_ROLLED_BACK\x10\x07\x12!\n\x1dTIMELINE_EVENT_TYPE_SCHEDULED\x10\x08\x12 \n\x1cTIMELINE_EVENT_TYPE_RECALLED\x10\t\x12 \n\x1cTIMELINE_EVENT_TYPE_RELEASED\x10\n\x12!\n\x1dTIMELINE_EVENT_TYPE_DELIVERED\x10\x0b\x12\x1d\n\x19TIMELINE_EVENT_TYPE_ACKED\x10\x0c\x12\x1e\n\x1aTIMELINE_EVENT_TYPE_NACKED\x10\r\x12%\n!TIMELINE_EVENT_TYPE_DEAD_LETTERED\x10\x0e\x12 \n\x1cTIMELINE_EVENT_TYPE_REDRIVEN\x10\x0f\x32\xf8\x01\n\x0cQueryService\x12I\n\nGetMessage\x12\x1c.halfmq.v1.GetMessageRequest\x1a\x1d.halfmq.v1.GetMessageResponse\x12O\n\x0c\x46indMessages\x12\x1e.halfmq.v1.FindMessagesRequest\x1a\x1f.halfmq.v1.FindMessagesResponse\x12L\n\x0bGetTimeline\x12\x1d.halfmq.v1.GetTimelineRequest\x1a\x1e.halfmq.v1.GetTimelineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'halfmq.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TIMELINEEVENTTYPE']._serialized_start=1084
-  _globals['_TIMELINEEVENTTYPE']._serialized_end=1668
+  _globals['_TIMELINEEVENTTYPE']._serialized_start=1165
+  _globals['_TIMELINEEVENTTYPE']._serialized_end=1749
   _globals['_GETMESSAGEREQUEST']._serialized_start=123
   _globals['_GETMESSAGEREQUEST']._serialized_end=162
   _globals['_GETMESSAGERESPONSE']._serialized_start=165
   _globals['_GETMESSAGERESPONSE']._serialized_end=405
   _globals['_FINDMESSAGESREQUEST']._serialized_start=408
-  _globals['_FINDMESSAGESREQUEST']._serialized_end=581
-  _globals['_FINDMESSAGESRESPONSE']._serialized_start=583
-  _globals['_FINDMESSAGESRESPONSE']._serialized_end=671
-  _globals['_GETTIMELINEREQUEST']._serialized_start=673
-  _globals['_GETTIMELINEREQUEST']._serialized_end=713
-  _globals['_GETTIMELINERESPONSE']._serialized_start=715
-  _globals['_GETTIMELINERESPONSE']._serialized_end=778
-  _globals['_TIMELINEEVENT']._serialized_start=781
-  _globals['_TIMELINEEVENT']._serialized_end=1081
-  _globals['_QUERYSERVICE']._serialized_start=1671
-  _globals['_QUERYSERVICE']._serialized_end=1919
+  _globals['_FINDMESSAGESREQUEST']._serialized_end=662
+  _globals['_FINDMESSAGESRESPONSE']._serialized_start=664
+  _globals['_FINDMESSAGESRESPONSE']._serialized_end=752
+  _globals['_GETTIMELINEREQUEST']._serialized_start=754
+  _globals['_GETTIMELINEREQUEST']._serialized_end=794
+  _globals['_GETTIMELINERESPONSE']._serialized_start=796
+  _globals['_GETTIMELINERESPONSE']._serialized_end=859
+  _globals['_TIMELINEEVENT']._serialized_start=862
+  _globals['_TIMELINEEVENT']._serialized_end=1162
+  _globals['_QUERYSERVICE']._serialized_start=1752
+  _globals['_QUERYSERVICE']._serialized_end=2000
 # @@protoc_insertion_point(module_scope)

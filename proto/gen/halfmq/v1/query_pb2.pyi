@@ -178,6 +178,9 @@ class FindMessagesRequest(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     key: _builtins.str
@@ -186,9 +189,17 @@ class FindMessagesRequest(_message.Message):
     """At most this many; 0: 100, at most 1000."""
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""
+    queue: _builtins.int
+    """Only those of this queue; unset: of all queues."""
+    offset: _builtins.int
+    """Only those from this offset on; only with a queue."""
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
         """Only those that became visible before this time."""
+
+    @_builtins.property
+    def filter(self) -> _message_pb2.Filter:
+        """Only these; unset: all."""
 
     def __init__(
         self,
@@ -198,12 +209,17 @@ class FindMessagesRequest(_message.Message):
         until: _timestamp_pb2.Timestamp | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        queue: _builtins.int | None = ...,
+        offset: _builtins.int = ...,
+        filter: _message_pb2.Filter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "filter", b"filter", "from", b"from", "queue", b"queue", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "topic", b"topic", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "filter", b"filter", "from", b"from", "key", b"key", "offset", b"offset", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
 
 Global___FindMessagesRequest: _TypeAlias = FindMessagesRequest  # noqa: Y015
 
@@ -219,7 +235,9 @@ class FindMessagesResponse(_message.Message):
     """Names the next page; empty: this was the last."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.LogMessage]:
-        """The messages. Large ones end a page early."""
+        """The messages. Large ones end a page early. With a filter a page may hold fewer, even none, while others follow: a
+        limited number of messages is looked at for each.
+        """
 
     def __init__(
         self,

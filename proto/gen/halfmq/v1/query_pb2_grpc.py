@@ -64,7 +64,7 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindMessages(self, request, context):
-        """Finds messages of a topic by key, by time, or both, oldest first within each queue.
+        """Finds messages of a topic by key, by time, by queue and offset, or by several of these, oldest first within each queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class QueryServiceStub:
     GetMessage: _grpc.UnaryUnaryMultiCallable[_query_pb2.GetMessageRequest, _query_pb2.GetMessageResponse]
     """Finds a message by its id."""
     FindMessages: _grpc.UnaryUnaryMultiCallable[_query_pb2.FindMessagesRequest, _query_pb2.FindMessagesResponse]
-    """Finds messages of a topic by key, by time, or both, oldest first within each queue."""
+    """Finds messages of a topic by key, by time, by queue and offset, or by several of these, oldest first within each queue."""
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_query_pb2.GetTimelineRequest, _query_pb2.GetTimelineResponse]
     """Returns all events of a message, in order."""
 
@@ -48,7 +48,7 @@ class QueryServiceAsyncStub(QueryServiceStub):
     GetMessage: _aio.UnaryUnaryMultiCallable[_query_pb2.GetMessageRequest, _query_pb2.GetMessageResponse]  # type: ignore[assignment]
     """Finds a message by its id."""
     FindMessages: _aio.UnaryUnaryMultiCallable[_query_pb2.FindMessagesRequest, _query_pb2.FindMessagesResponse]  # type: ignore[assignment]
-    """Finds messages of a topic by key, by time, or both, oldest first within each queue."""
+    """Finds messages of a topic by key, by time, by queue and offset, or by several of these, oldest first within each queue."""
     GetTimeline: _aio.UnaryUnaryMultiCallable[_query_pb2.GetTimelineRequest, _query_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Returns all events of a message, in order."""
 
@@ -69,7 +69,7 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_pb2.FindMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.FindMessagesResponse, _abc.Awaitable[_query_pb2.FindMessagesResponse]]:
-        """Finds messages of a topic by key, by time, or both, oldest first within each queue."""
+        """Finds messages of a topic by key, by time, by queue and offset, or by several of these, oldest first within each queue."""
 
     @_abc_1.abstractmethod
     def GetTimeline(

@@ -29,7 +29,7 @@ from broker.ports.transactions import (
 )
 from broker.services.operating.dead_letters import DeadLetterService
 from broker.services.operating.groups import GroupService
-from broker.services.operating.queries import MessageQueries
+from broker.services.operating.queries import MessageQueries, Wanted
 from broker.services.operating.topics import TopicService
 from broker.services.operating.transactions import TransactionOperations, Undecided
 from broker.services.positions import Positions
@@ -416,18 +416,32 @@ class TestQueries:
 
     async def test_a_page_begins_where_the_one_before_ended(self) -> None:
         store = Queries(following=(3, 255))
-        wanted: dict[str, Any] = {"key": "k", "since": None, "until": None, "page_size": 0}
-        _, token = await self.service(store).messages("orders", **wanted, page_token="")
-        await self.service(store).messages("orders", **wanted, page_token=token)
+        wanted = Wanted("k")
+        _, token = await self.service(store).messages("orders", wanted, page_size=0, page_token="")
+        await self.service(store).messages("orders", wanted, page_size=0, page_token=token)
         assert [search.after for search in store.searches] == [(0, 0), (3, 255)]
 
     @pytest.mark.parametrize("token", ["x", "1", "1.2.3", "-1.0", "1." + "f" * 70])
     async def test_what_is_no_page_token(self, token: str) -> None:
         with pytest.raises(InvalidArgument) as refused:
-            await self.service(Queries()).messages(
-                "orders", key="", since=None, until=None, page_size=0, page_token=token
-            )
+            await self.service(Queries()).messages("orders", Wanted(), page_size=0, page_token=token)
         assert refused.value.field == "page_token"
+
+    async def test_a_search_in_a_queue_begins_at_its_offset(self) -> None:
+        store = Queries()
+        wanted = Wanted(queue_no=0, offset=7)
+        for token in ("", "0.3", "0.9"):
+            await self.service(store).messages("orders", wanted, page_size=0, page_token=token)
+        assert [(search.queue_no, search.after) for search in store.searches] == [(0, (0, 7)), (0, (0, 7)), (0, (0, 9))]
+
+    @pytest.mark.parametrize(
+        ("wanted", "field"),
+        [(Wanted(queue_no=1), "queue"), (Wanted(offset=7), "queue"), (Wanted(queue_no=0, offset=-1), "offset")],
+    )
+    async def test_what_is_no_position(self, wanted: Wanted, field: str) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            await self.service(Queries()).messages("orders", wanted, page_size=0, page_token="")
+        assert refused.value.field == field
 
     async def test_deliveries_are_those_of_its_place_in_the_log(self) -> None:
         op = OpEntry(TransactionState.COMMITTED, VerdictSource.PRODUCER, 200, None, [InLog(10, 3)])
