@@ -168,7 +168,7 @@ def test_console(kind: Kind | None) -> None:
         "/ after 5.5 s",
         "/brokers after 5.5 s",
     } <= pages.keys()
-    for page, each in {**pages, "dry run": figures["dry_run"]}.items():
+    for page, each in {**pages, **figures["counts"]}.items():
         assert 0 < each["p50_ms"] <= each["max_ms"]
         # More than the frame of a page.
         assert each["bytes"] > (50 if page.startswith("/figures") else 1000)

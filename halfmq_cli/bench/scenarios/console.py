@@ -7,12 +7,9 @@ import json
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection
-from http.cookies import SimpleCookie
 from typing import Annotated
-from urllib.parse import urlencode
 
 import typer
 
@@ -37,6 +34,10 @@ PAUSE = OLD + 0.5
 """Seconds after which no figures are kept that a page could show at once as if they were new."""
 COUNTED = ("/", "/figures", "/brokers")
 """Pages with figures that are counted from the whole database, and kept for a while."""
+COUNTING = ("/transactions/resolve?older=1s&resolution=check", f"/groups/{GROUP}/dead-letters/purge")
+"""Pages that count all that a decision is about, before it is taken; they take as long as that takes."""
+FEW = 3
+"""How often these are asked for at most."""
 FEWEST_TOPICS = 8
 
 
@@ -67,12 +68,11 @@ def console(
         with side_by_side(database, 1) as (urls, shown):
             pages = asyncio.run(_filled(urls[0], pending, messages, past))
             with BrokerProcess(urls[0], "--console-listen=127.0.0.1:0") as broker:
-                figures = {page: _measured(Request(broker.console_endpoint, page), times=times) for page in pages}
+                address = broker.console_endpoint
+                figures = {page: _measured(address, page, times) for page in pages}
                 for page in COUNTED:
-                    asked = Request(broker.console_endpoint, page)
-                    figures[f"{page} after {PAUSE:g} s"] = _measured(asked, times=pauses, pause=PAUSE)
-                counting = Request.counting_all(broker.console_endpoint)
-                resolving = _measured(counting, times=min(times, 3))
+                    figures[f"{page} after {PAUSE:g} s"] = _measured(address, page, pauses, PAUSE)
+                counts = {page: _measured(address, page, min(times, FEW)) for page in COUNTING}
     except BrokerError as error:
         fail(error)
     settings = {
@@ -84,9 +84,9 @@ def console(
         "clients": clients,
     }
     if json_output:
-        sys.stdout.write(json.dumps({"pages": figures, "dry_run": resolving, **settings}) + "\n")
+        sys.stdout.write(json.dumps({"pages": figures, "counts": counts, **settings}) + "\n")
     else:
-        print_table("halfmq bench console", "page", {**figures, f"dry run of deciding {pending:,}": resolving})
+        print_table("halfmq bench console", "page", {**figures, **counts})
         print_figures("console", settings, as_json=False)
     slow = [f"{page} took {each['p50_ms']:,.0f} ms" for page, each in figures.items() if each["p50_ms"] > most_ms]
     if slow:
@@ -94,58 +94,21 @@ def console(
         raise SystemExit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a browser asks a console for.
-
-    Attributes:
-        endpoint: address of the console.
-        page: what is asked for.
-        form: fields of a form that is sent; empty: a page is asked for.
-        cookies: that the console has set.
-    """
-
-    endpoint: str
-    page: str
-    form: str = ""
-    cookies: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def counting_all(cls, endpoint: str) -> Request:
-        """The form that counts all transactions in doubt, as the first step of deciding them."""
-        cookies: dict[str, str] = {}
-        cls(endpoint, "/transactions", cookies=cookies).answer()
-        fields = {"form_token": cookies["halfmq_form"], "older": "1s", "resolution": "check"}
-        return cls(endpoint, "/transactions/resolve", urlencode(fields), cookies)
-
-    def answer(self) -> bytes:
-        """Asks by a new connection; returns the whole page."""
-        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
-        connection = HTTPConnection(self.endpoint, timeout=PATIENCE)
-        try:
-            if self.form:
-                headers["Content-Type"] = "application/x-www-form-urlencoded"
-                connection.request("POST", self.page, self.form, headers)
-            else:
-                connection.request("GET", self.page, headers=headers)
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
-        if answer.status != HTTPStatus.OK:
-            raise RuntimeError(f"{self.page} was answered with {answer.status}")
-        for value in answer.headers.get_all("Set-Cookie") or ():
-            self.cookies.update({name: morsel.value for name, morsel in SimpleCookie(value).items()})
-        return content
-
-
-def _measured(request: Request, *, times: int, pause: float = 0.0) -> dict[str, float]:
-    """Milliseconds until the whole page is there; `pause`: seconds before each of them."""
+def _measured(endpoint: str, page: str, times: int, pause: float = 0.0) -> dict[str, float]:
+    """Milliseconds until the whole page is there; each by a new connection, `pause` seconds after the one before."""
     taken, size = [], 0
     for _ in range(times):
         time.sleep(pause)
         began = time.perf_counter()
-        size = len(request.answer())
+        connection = HTTPConnection(endpoint, timeout=PATIENCE)
+        try:
+            connection.request("GET", page)
+            answer = connection.getresponse()
+            size = len(answer.read())
+        finally:
+            connection.close()
+        if answer.status != HTTPStatus.OK:
+            raise RuntimeError(f"{page} was answered with {answer.status}")
         taken.append(time.perf_counter() - began)
     return {**percentiles("", [each * 1000 for each in taken]), "bytes": size}
 
@@ -172,6 +135,7 @@ async def _filled(url: str, pending: int, messages: int, others: OperatorsPast) 
         "/transactions",
         "/transactions?state=parked",
         "/transactions?state=decided",
+        "/transactions?state=decided&source=operator",
         "/transactions?group=service-07&older=6h",
         f"/transactions?topic={TOPIC}",
         f"/transactions/{uuid.UUID(bytes=bytes(in_doubt))}",
@@ -182,7 +146,9 @@ async def _filled(url: str, pending: int, messages: int, others: OperatorsPast) 
         "/groups",
         f"/groups/{GROUP}",
         f"/groups/{GROUP}/dead-letters",
+        f"/groups/{GROUP}/dead-letters?tags=nothing",
         f"/messages?topic={TOPIC}",
+        f"/messages?topic={TOPIC}&queue=1&offset={messages // 2 // QUEUES}",
         f"/messages?topic={TOPIC}&key={past.key_of(messages // 2 // KEYED * KEYED)}",
         f"/messages/{message}",
         "/clients",
