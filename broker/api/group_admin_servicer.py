@@ -146,8 +146,8 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
             before=times.micros_of_time(request.before, "before") if request.HasField("before") else None,
             dry_run=request.dry_run,
         )
-        async for deleted, done in steps:
-            yield admin_pb2.PurgeDeadLettersResponse(deleted=deleted, done=done)
+        async for step in steps:
+            yield admin_pb2.PurgeDeadLettersResponse(deleted=step.deleted, end_offset=step.end, done=step.done)
 
     async def DeleteGroup(
         self, request: admin_pb2.DeleteGroupRequest, context: _Context

@@ -197,15 +197,19 @@ class PurgeProgress:
     Attributes:
         deleted: Dead letters deleted so far; in a dry run: those that would be.
         done: Whether this is the last one.
+        end_offset: They are below this offset: that of a dry run, as ``before_offset``, deletes what it has counted and
+            nothing that came later. None: the broker does not tell it.
     """
 
     deleted: int
     done: bool
+    end_offset: int | None = None
 
     @classmethod
     def of(cls, progress: admin_pb2.PurgeDeadLettersResponse) -> PurgeProgress:
         """Reads the wire form."""
-        return cls(progress.deleted, progress.done)
+        end = progress.end_offset if progress.HasField("end_offset") else None
+        return cls(progress.deleted, progress.done, end)
 
 
 _TYPES: dict[int, TimelineEventType] = {kind.value: kind for kind in TimelineEventType}

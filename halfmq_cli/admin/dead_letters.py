@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from client_core.admin.configuration import DEAD_LETTERS
-from client_core.errors import RequestRefused
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.completing import complete_group
 from halfmq_cli.admin.ending import REFUSED, Ended, wrong
@@ -146,27 +144,18 @@ def purge(
     if all_letters == (before is not None or before_offset is not None):
         wrong("--all", "or --before or --before-offset says which ones: give one of them")
     moment = moment_of("--before", before)
-    end = _end(session, group) if all_letters else before_offset
 
-    def work(*, dry_run: bool) -> Iterator[PurgeProgress]:
+    def work(end: int | None, *, dry_run: bool) -> Iterator[PurgeProgress]:
         return session.admin.purge_dead_letters(group, before_offset=end, before=moment, dry_run=dry_run)
 
-    dry = _last(work(dry_run=True))
+    dry = _last(work(before_offset, dry_run=True))
     if dry_run:
         session.done(dry, f"{counted(dry.deleted, 'dead letter')} of group {group} to delete")
         return
     session.ask(f"delete {counted(dry.deleted, 'dead letter')} of group {group}", yes=yes)
-    deleted = _last(work(dry_run=False))
+    # Those that come after the question are not deleted.
+    deleted = _last(work(before_offset if dry.end_offset is None else dry.end_offset, dry_run=False))
     session.done(deleted, f"deleted {counted(deleted.deleted, 'dead letter')} of group {group}")
-
-
-def _end(session: Session, group: str) -> int | None:
-    """Where the dead letters end now: those that come after the question are not deleted."""
-    try:
-        return max(queue.max_offset for queue in session.admin.topic_queues(DEAD_LETTERS + group))
-    except RequestRefused:
-        # No such group, or no right to look at the topic.
-        return None
 
 
 def _last(progress: Iterator[PurgeProgress]) -> PurgeProgress:

@@ -180,9 +180,9 @@ async def test_dead_letters_are_purged(form: Form, client: Client, broker: Broke
         async with consumer(form, broker.endpoint, group, topic, lease_duration=LONG_LEASE) as reader:
             await reader.nack(await take(reader, 4), reason="boom")
         counted = await everything(operator.purge_dead_letters(group, dry_run=True))
-        assert [(step.deleted, step.done) for step in counted] == [(4, True)]
+        assert [(step.deleted, step.done, step.end_offset) for step in counted] == [(4, True, 4)]
         purged = await everything(operator.purge_dead_letters(group, before_offset=3))
-        assert (purged[-1].deleted, purged[-1].done) == (3, True)
+        assert (purged[-1].deleted, purged[-1].done, purged[-1].end_offset) == (3, True, 3)
         (letter,) = await everything(operator.list_dead_letters(group))
         assert letter.message.offset == 3
         long_ago = datetime.now(UTC) - timedelta(days=1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.check_policy import CheckPolicy
+from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.lease import Receipt
 from broker.domain.message import Message
 from broker.domain.tenancy import Quota
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 POLICY = CheckPolicy()
+EVERY = compile_filter(FilterKind.SQL, "halfmq.tag IS NULL OR halfmq.tag IS NOT NULL", "filter.sql")
 BIG = {
     "op_record": "op_record",
     "o": "op_record",
@@ -235,6 +237,11 @@ def find_by_time(session: Session) -> Any:
     return message_queries.find_messages(session, search).messages
 
 
+def find_by_filter(session: Session) -> Any:
+    search = MessageSearch(TOPIC, after=(1, bulk.PER_QUEUE // 2), limit=100, queue_no=1, wanted=EVERY)
+    return message_queries.find_messages(session, search).messages
+
+
 def read_middle(session: Session) -> Any:
     return reading.read_queue(session, TOPIC, 3, bulk.PER_QUEUE // 2, 200, 1 << 30).messages
 
@@ -321,6 +328,7 @@ WORK = {
     "recall": (recall_some, 50, 14),
     "find by key": (find_by_key, WITH_KEY, 8),
     "find by time": (find_by_time, 100, 6),
+    "find by filter": (find_by_filter, 100, 14),
 }
 # Rows locked for each of what is returned, where it is not one: messages and op records, queues and keys.
 LOCKED = {"moving what is due": 3, "recall": 3, "send of duplicates": 1, "trimming a queue with keys": 2}

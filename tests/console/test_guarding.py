@@ -78,7 +78,7 @@ def test_many_are_decided_only_of_a_filter(shop: Shop, state: str) -> None:
     ("path", "fields"),
     [
         ("/transactions/resolve", {**MANY, "reason": "forged", "prepared_before": "2100-01-01T00:00:00Z"}),
-        ("/groups/billing/dead-letters/purge", {}),
+        ("/groups/billing/dead-letters/purge", {"before_offset": "2"}),
         ("/groups/billing/dead-letters/redrive", {}),
         ("/groups/billing/seek", {"topic": "orders", "to": "latest"}),
         ("/groups/billing/pause", {"reason": "forged"}),
@@ -94,10 +94,13 @@ def test_no_form_of_another_page_is_taken(shop: Shop, path: str, fields: dict[st
     assert shop.admin.get_group("billing").paused_at is None
 
 
-def test_dead_letters_are_deleted_by_no_address(shop: Shop) -> None:
+def test_dead_letters_are_deleted_by_no_address_and_only_as_far_as_they_were_counted(shop: Shop) -> None:
     shop.bury("linked", 2)
-    answer = shop.visitor().get("/groups/linked/dead-letters/purge?before_offset=2&form_token=x")
+    visitor = shop.visitor()
+    answer = visitor.get(f"/groups/linked/dead-letters/purge?before_offset=2&form_token={visitor.form_token()}")
     assert "Nothing was changed." in answer.text
+    for bound in ({}, {"before_offset": ""}, {"before_offset": "all"}):
+        assert visitor.post("/groups/linked/dead-letters/purge", **bound).status == 400
     assert len(list(shop.admin.list_dead_letters("linked"))) == 2
 
 

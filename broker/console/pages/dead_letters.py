@@ -8,8 +8,7 @@ from urllib.parse import quote
 from broker.console.fields import filter_of, number_of, time_of
 from broker.console.progress import answer
 from broker.console.visit import PAGE
-from broker.domain.dead_letter import dead_letter_topic
-from broker.errors import BrokerError, InvalidArgument
+from broker.errors import InvalidArgument
 from halfmq.v1 import admin_pb2 as pb
 
 if TYPE_CHECKING:
@@ -59,11 +58,12 @@ async def redrive(visit: Visit) -> Response:
 async def count(visit: Visit) -> Response:
     """Counts the dead letters that would be deleted, and offers to delete them; changes nothing."""
     group = visit.path("name")
-    request = _purging(group, visit.query("before"), visit.query("before_offset"))
-    if not request.HasField("before_offset") and (end := await _end(visit, group)) is not None:
-        # Those that come after they were counted are not meant.
-        request.before_offset = end
-    request.dry_run = True
+    request = pb.PurgeDeadLettersRequest(
+        group=group,
+        before=time_of(visit.query("before"), "before"),
+        before_offset=number_of(visit.query("before_offset"), "before_offset"),
+        dry_run=True,
+    )
     last: Any = pb.PurgeDeadLettersResponse()
     async for step in visit.stream("AdminService/PurgeDeadLetters", request):
         last = step
@@ -72,32 +72,20 @@ async def count(visit: Visit) -> Response:
         title=f"Delete dead letters of {group}",
         group=group,
         count=last.deleted,
-        before=request.before,
-        offset=request.before_offset if request.HasField("before_offset") else None,
+        end=last.end_offset,
+        before=visit.query("before"),
+        offset=visit.query("before_offset"),
     )
 
 
 async def purge(visit: Visit) -> Response:
     """Deletes the oldest dead letters, as far as they were counted."""
     form = await visit.form()
-    request = _purging(visit.path("name"), str(form.get("before", "")), str(form.get("before_offset", "")))
+    end = number_of(str(form.get("before_offset", "")), "before_offset")
+    if end is None:
+        raise InvalidArgument("Count them first: only what was there by then is deleted.", field="before_offset")
+    request = pb.PurgeDeadLettersRequest(group=visit.path("name"), before_offset=end)
     return await answer(visit, "AdminService/PurgeDeadLetters", request, ("deleted",), _list(visit))
-
-
-def _purging(group: str, before: str, before_offset: str) -> pb.PurgeDeadLettersRequest:
-    return pb.PurgeDeadLettersRequest(
-        group=group, before=time_of(before, "before"), before_offset=number_of(before_offset, "before_offset")
-    )
-
-
-async def _end(visit: Visit, group: str) -> int | None:
-    """Where the dead letters end now; None where there are none, or who asks may not see their topic."""
-    request = pb.DescribeTopicRequest(topic=dead_letter_topic(group))
-    try:
-        found = await visit.call("AdminService/DescribeTopic", request)
-    except BrokerError:
-        return None
-    return max((queue.max_offset for queue in found.queues), default=None)
 
 
 def _list(visit: Visit) -> str:

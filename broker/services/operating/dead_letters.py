@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.limits import MAX_RECEIPTS, check_count
 from broker.errors import InvalidArgument
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from broker.services.catalog import Catalog
     from broker.services.judges import Judge
     from broker.services.wakeups import Wakeups
+
+
+class Purging(NamedTuple):
+    """Progress of a purge: how many are deleted, or would be, below which offset; whether it was the last step."""
+
+    deleted: int
+    end: int
+    done: bool
 
 
 class DeadLetterService:
@@ -87,10 +95,8 @@ class DeadLetterService:
                 return
             search = replace(search, first=step.following or 0)
 
-    async def purge(
-        self, name: str, *, end: int | None, before: int | None, dry_run: bool
-    ) -> AsyncIterator[tuple[int, bool]]:
-        """Deletes a group's oldest dead letters; yields how many so far after each step, and whether it was the last.
+    async def purge(self, name: str, *, end: int | None, before: int | None, dry_run: bool) -> AsyncIterator[Purging]:
+        """Deletes a group's oldest dead letters; yields its progress after each step.
 
         Args:
             name: the group.
@@ -113,4 +119,4 @@ class DeadLetterService:
             deleted, done = deleted + step.deleted, step.done
             # What became a dead letter since is not meant, also where the topic was deleted and created anew.
             wanted = Purge(group, step.end, topic_id=step.topic_id)
-            yield deleted, done
+            yield Purging(deleted, step.end, done)

@@ -1321,21 +1321,29 @@ class PurgeDeadLettersResponse(_message.Message):
 
     DELETED_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
     deleted: _builtins.int
     """Dead letters deleted so far; with dry_run: those that would be."""
     done: _builtins.bool
     """Set in the last one."""
+    end_offset: _builtins.int
+    """They are below this offset. That of a dry run, as before_offset, deletes what it has counted and nothing that came
+    later. Unset: the broker does not know this field.
+    """
     def __init__(
         self,
         *,
         deleted: _builtins.int = ...,
         done: _builtins.bool = ...,
+        end_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "done", b"done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "deleted", b"deleted", "done", b"done", "end_offset", b"end_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
 
 Global___PurgeDeadLettersResponse: _TypeAlias = PurgeDeadLettersResponse  # noqa: Y015
 

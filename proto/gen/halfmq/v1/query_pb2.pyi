@@ -190,7 +190,9 @@ class FindMessagesRequest(_message.Message):
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""
     queue: _builtins.int
-    """Only those of this queue; unset: of all queues."""
+    """Only those of this queue; unset: of all queues. A broker that does not support this field, or one of those below,
+    answers as if it were unset.
+    """
     offset: _builtins.int
     """Only those from this offset on; only with a queue."""
     @_builtins.property
