@@ -107,7 +107,7 @@ class Broker:
         for setting in ("tls_key", "rocketmq_keys"):
             warn_of_readers(setting, getattr(config, setting))
         for loop in self._loops:
-            loop.observer = self._observer
+            loop.observer = self._loop_observer
             loop.start()
         await server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
@@ -142,6 +142,7 @@ class Broker:
         self._store = parts.store
         self._audit = parts.audit
         self._reports = parts.reports
+        self._loop_observer = both(self._observer, parts.failures)
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         parts.readiness.tell = self._server.tell_readiness
         self._console = make_console(

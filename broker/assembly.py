@@ -26,7 +26,7 @@ from broker.maintenance.transaction_checker import TransactionChecker
 from broker.metrics.gauges import LaneQueue, Sources, Used
 from broker.metrics.metrics import Metrics
 from broker.ports.connections import BrokerStatus
-from broker.ports.observer import NO_OBSERVER, Observer
+from broker.ports.observer import NO_OBSERVER, Observer, both
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.auditing import Audit
 from broker.services.catalog import Catalog, CatalogConfig
@@ -40,6 +40,7 @@ from broker.services.operating.access import AccessOperations
 from broker.services.operating.cluster import ClusterOperations
 from broker.services.operating.dead_letters import DeadLetterService
 from broker.services.operating.groups import GroupService
+from broker.services.operating.health import FailureTally, OwnHealth
 from broker.services.operating.queries import MessageQueries
 from broker.services.operating.topics import TopicService
 from broker.services.operating.transactions import TransactionOperations
@@ -96,6 +97,7 @@ class Parts:
     operations: TransactionOperations
     queries: MessageQueries
     cluster: ClusterOperations
+    failures: FailureTally
     connections: Connections
     reports: BrokerReports
     access: AccessOperations
@@ -114,7 +116,8 @@ def assemble(
     tracer: Tracer = NO_TRACER,
 ) -> Parts:
     """Builds the parts on a database; nothing runs yet. They report to the observer and the tracer."""
-    database.observer = observer
+    failures = FailureTally()
+    database.observer = both(observer, failures)
     policy = config.check_policy()
     store = make_store(
         database,
@@ -153,7 +156,14 @@ def assemble(
         dead_letters=DeadLetterService(store, catalog, wakeups),
         operations=TransactionOperations(store, transactions, catalog, positions, policy),
         queries=MessageQueries(store, store, catalog, positions),
-        cluster=ClusterOperations(store, store, store.clock),
+        cluster=ClusterOperations(
+            store,
+            store,
+            store.clock,
+            OwnHealth(config.name, failures, lambda: readiness.ready, lambda: store.clock.ahead),
+            keep_ops=config.retention,
+        ),
+        failures=failures,
         connections=connections,
         reports=reports,
         access=AccessOperations(store, store, store, rights),

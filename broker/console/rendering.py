@@ -41,6 +41,7 @@ def templates() -> Environment:
         "time": shown_time,
         "span": shown_span,
         "age": shown_age,
+        "signed": shown_signed,
         "bytes": shown_bytes,
         "number": shown_number,
         "short": shown_short,
@@ -81,6 +82,12 @@ def shown_span(span: Duration | float | None) -> str:
                 text += f" {rest} {_UNITS[index + 1][1]}"
             return text
     return "0 s"
+
+
+def shown_signed(span: Duration) -> str:
+    """A duration with its sign, such as `-3 min 20 s`."""
+    seconds = span.seconds + span.nanos / 1e9
+    return f"{'-' if seconds < 0 else ''}{shown_span(abs(seconds))}"
 
 
 def shown_bytes(count: int) -> str:

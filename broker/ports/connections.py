@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 ALIVE = 15_000_000
@@ -60,6 +60,23 @@ class BrokerStatus:
     seen_at: int = 0
     producers: int = 0
     consumers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """How a broker is.
+
+    Attributes:
+        ready: whether it can use the database, and finds its tables.
+        failed_rounds: of maintenance since it started, and parts of rounds, by loop.
+        database_errors: of transactions since it started, by kind.
+        clock_difference: microseconds by which the database's clock is ahead of its machine's.
+    """
+
+    ready: bool
+    failed_rounds: Mapping[str, int]
+    database_errors: Mapping[str, int]
+    clock_difference: int
 
 
 class ConnectionStore(Protocol):

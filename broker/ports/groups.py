@@ -105,7 +105,9 @@ class Purged:
 class GroupLag:
     """Lag of a group in a topic, of a broadcasting group over all members; see GroupLag of the protocol.
 
-    `waiting_since`: when the first message that was not handled became visible (microseconds).
+    Attributes:
+        waiting_since: when the first message that was not handled became visible (microseconds).
+        dead_letters: that are kept of the group, from all topics.
     """
 
     group: ConsumerGroup
@@ -115,6 +117,7 @@ class GroupLag:
     waiting_since: int | None = None
     in_flight: int = 0
     members: int = 0
+    dead_letters: int = 0
 
 
 class GroupNames(Protocol):

@@ -112,7 +112,15 @@ class AgeBucket:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What there is in all; see GetOverviewResponse of the protocol."""
+    """What there is in all; see GetOverviewResponse of the protocol.
+
+    Attributes:
+        dead_letters_by_group: of groups that have some, those with most first.
+        dead_letter_groups: how many groups these are, whether they are listed or not.
+        oldest_op: when the oldest recorded verdict was given.
+        retention_behind: for how long that one is past its retention.
+        age: how long ago it was counted; 0: for this call.
+    """
 
     time: int
     database: str
@@ -126,6 +134,11 @@ class Overview:
     stored: int
     stored_bytes: int
     dead_letters: int
+    dead_letters_by_group: Sequence[DeadLetters] = ()
+    dead_letter_groups: int = 0
+    oldest_op: int | None = None
+    retention_behind: int = 0
+    age: int = 0
 
 
 class OverviewStore(Protocol):

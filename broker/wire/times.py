@@ -41,6 +41,13 @@ def fill_duration(target: Duration, micros: int) -> None:
     target.nanos = below * 1000
 
 
+def fill_signed(target: Duration, micros: int) -> None:
+    """Writes microseconds, which may be negative, into a Duration, clamped to its range."""
+    fill_duration(target, abs(micros))
+    if micros < 0:
+        target.seconds, target.nanos = -target.seconds, -target.nanos
+
+
 def micros_of_time(time: Timestamp, field: str) -> int:
     """A Timestamp in whole microseconds since 1970, rounded up.
 

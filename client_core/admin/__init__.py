@@ -10,6 +10,7 @@ from client_core.admin.admin import Admin
 from client_core.admin.async_admin import AsyncAdmin
 from client_core.admin.cluster import (
     AgeBucket,
+    BrokerHealth,
     BrokerStatus,
     ClientKind,
     ConnectedClient,
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncAdmin",
     "AuditOutcome",
     "AuditRecord",
+    "BrokerHealth",
     "BrokerStatus",
     "ClientKind",
     "Compression",

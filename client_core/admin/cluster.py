@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 from client_core.admin.transactions import AsyncTransactions
 from client_core.arguments import check_kind, check_text
-from client_core.times import read_span, read_time
+from client_core.times import as_duration, read_span, read_time
 from halfmq.v1 import admin_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from datetime import datetime, timedelta
 
+    from client_core.times import Span
+
 __all__ = [
     "AgeBucket",
     "AsyncCluster",
+    "BrokerHealth",
     "BrokerStatus",
     "ClientKind",
     "ConnectedClient",
@@ -39,6 +42,34 @@ class ClientKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """How a broker is.
+
+    Attributes:
+        ready: Whether it can use the database, and finds its tables.
+        failed_rounds: Rounds of maintenance that failed since it started, and parts of rounds, by their loops.
+        database_errors: Errors of database transactions since it started, by kind: ``retry`` (it was tried again),
+            ``lost`` (a connection), ``read_only``, ``full``, ``other``.
+        clock_difference: By how much the database's clock is ahead of its machine's; negative: behind.
+    """
+
+    ready: bool
+    failed_rounds: dict[str, int]
+    database_errors: dict[str, int]
+    clock_difference: timedelta
+
+    @classmethod
+    def of(cls, health: pb.BrokerHealth) -> BrokerHealth:
+        """Reads the wire form."""
+        return cls(
+            ready=health.ready,
+            failed_rounds={each.name: each.count for each in health.failed_rounds},
+            database_errors={each.name: each.count for each in health.database_errors},
+            clock_difference=read_span(health.clock_difference),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """What a broker reports of itself.
 
@@ -53,6 +84,7 @@ class BrokerStatus:
         alive: Whether it reported lately.
         producers: Producers with a stream to it.
         consumers: Consumers with a stream to it.
+        health: How it is; of the broker that answers alone, None of others.
     """
 
     broker_id: str
@@ -65,6 +97,7 @@ class BrokerStatus:
     alive: bool
     producers: int
     consumers: int
+    health: BrokerHealth | None
 
     @classmethod
     def of(cls, status: pb.BrokerStatus) -> BrokerStatus:
@@ -80,6 +113,7 @@ class BrokerStatus:
             alive=status.alive,
             producers=status.producers,
             consumers=status.consumers,
+            health=BrokerHealth.of(status.health) if status.HasField("health") else None,
         )
 
 
@@ -150,6 +184,7 @@ class GroupLag:
         in_flight: Messages delivered and not yet handled, or waiting for redelivery.
         paused_at: Since when the group is paused (database time, UTC); None unless it is.
         members: Members of a broadcasting group that read the topic; otherwise 0.
+        dead_letters: Dead letters of the group that are kept, from all topics.
     """
 
     group: str
@@ -160,6 +195,7 @@ class GroupLag:
     in_flight: int
     paused_at: datetime | None
     members: int
+    dead_letters: int
 
     @classmethod
     def of(cls, lag: pb.GroupLag) -> GroupLag:
@@ -173,6 +209,7 @@ class GroupLag:
             in_flight=lag.in_flight,
             paused_at=read_time(lag.paused_at),
             members=lag.members,
+            dead_letters=lag.dead_letters,
         )
 
 
@@ -215,7 +252,7 @@ class Overview:
     """What there is in all; transactions in each state, waiting messages, topics and groups are counted up to 100,000.
 
     Attributes:
-        time: Database time (UTC).
+        time: Database time of the count (UTC); None: nothing was counted yet, see `Admin.overview`.
         database: Database and its version.
         schema_version: Version of its tables.
         pending: Producer groups with transactions without a verdict.
@@ -227,6 +264,10 @@ class Overview:
         stored: Messages that are kept.
         stored_bytes: Bytes of their bodies.
         dead_letters: Dead letters that are kept.
+        dead_letters_by_group: The consumer groups that have most of them, up to 100, those first.
+        dead_letter_groups: Number of groups that have some, those that are not listed included.
+        retention_behind: For how long the oldest record of a verdict is past its retention; None: none is.
+        age: How long ago the figures were counted; zero: for this call.
     """
 
     time: datetime | None
@@ -241,6 +282,10 @@ class Overview:
     stored: int
     stored_bytes: int
     dead_letters: int
+    dead_letters_by_group: dict[str, int]
+    dead_letter_groups: int
+    retention_behind: timedelta | None
+    age: timedelta
 
     @classmethod
     def of(cls, found: pb.GetOverviewResponse) -> Overview:
@@ -270,15 +315,27 @@ class Overview:
             stored=found.stored,
             stored_bytes=found.stored_bytes,
             dead_letters=found.dead_letters,
+            dead_letters_by_group={each.group: each.kept for each in found.dead_letters_by_group},
+            dead_letter_groups=found.dead_letter_groups,
+            retention_behind=read_span(found.retention_behind) if found.HasField("retention_behind") else None,
+            age=read_span(found.age),
         )
 
 
 class AsyncCluster(AsyncTransactions):
     """The part of AsyncAdmin that is about brokers, clients, and all groups."""
 
-    async def overview(self) -> Overview:
-        """Returns what there is in all: transactions without a verdict by group and by age, messages, the database."""
-        found = await self._link.call(lambda broker: broker.admin.GetOverview, pb.GetOverviewRequest())
+    async def overview(self, *, wait: Span | None = None) -> Overview:
+        """Returns what there is in all: transactions without a verdict by group and by age, messages, the database.
+
+        Args:
+            wait: How long to wait for a new count; the last figures are returned after that, whatever their age, or
+                empty ones without a time where nothing was counted yet. None: until it is counted.
+        """
+        request = pb.GetOverviewRequest()
+        if wait is not None:
+            request.wait.CopyFrom(as_duration("wait", wait))
+        found = await self._link.call(lambda broker: broker.admin.GetOverview, request)
         return Overview.of(found)
 
     async def list_brokers(self) -> list[BrokerStatus]:

@@ -132,9 +132,14 @@ class Operations(AdminRunner):
             )
         )
 
-    def overview(self) -> Overview:
-        """Returns what there is in all: transactions without a verdict by group and by age, messages, the database."""
-        return self._runner.run(self._core.overview())
+    def overview(self, *, wait: Span | None = None) -> Overview:
+        """Returns what there is in all: transactions without a verdict by group and by age, messages, the database.
+
+        Args:
+            wait: How long to wait for a new count; the last figures are returned after that, whatever their age, or
+                empty ones without a time where nothing was counted yet. None: until it is counted.
+        """
+        return self._runner.run(self._core.overview(wait=wait))
 
     def list_brokers(self) -> list[BrokerStatus]:
         """Returns the brokers on this database, by their names; one that stopped silently for some minutes more."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import islice
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from client_core.admin.configuration import DEAD_LETTERS
 from client_core.errors import RequestRefused
 from halfmq_cli.admin.clients import BROKERS
 from halfmq_cli.admin.command import command
 from halfmq_cli.admin.groups import LAG, worst_first
 from halfmq_cli.admin.output import Column, Page
-from halfmq_cli.admin.plain import age, size
+from halfmq_cli.admin.plain import age, short, size
 from halfmq_cli.admin.session import Session  # noqa: TC001 - the decorator reads it
 
 if TYPE_CHECKING:
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 FoundT = TypeVar("FoundT")
 _WORST = 10
 """Lines of a part at most."""
-_MOST_GROUPS = 200
+_OLD = timedelta(seconds=2)
+"""From this age of the figures on the page states it."""
 _NOT_TOLD = "not told: this broker does not know the call, or there is no right to see it"
 
 
@@ -35,7 +35,7 @@ class Status:
         brokers: The brokers.
         overview: What there is in all, transactions without a verdict among it.
         lags: The worst lags.
-        dead_letters: Dead letters that are kept, by group.
+        dead_letters: Dead letters that are kept, by group: those of the groups that have most.
     """
 
     brokers: list[BrokerStatus] | None
@@ -55,11 +55,12 @@ def status(session: Session) -> None:
 
 
 def _look(session: Session) -> Status:
+    overview = _allowed(session.admin.overview)
     return Status(
         _allowed(session.admin.list_brokers),
-        _allowed(session.admin.overview),
+        overview,
         _allowed(lambda: _worst(session)),
-        _allowed(lambda: _dead_letters(session)),
+        None if overview is None else overview.dead_letters_by_group,
     )
 
 
@@ -78,16 +79,6 @@ def _worst(session: Session) -> list[GroupLag]:
     return sorted(behind, key=worst_first)[:_WORST]
 
 
-def _dead_letters(session: Session) -> dict[str, int]:
-    topics = (topic for topic in session.admin.list_topics() if topic.name.startswith(DEAD_LETTERS))
-    kept = {}
-    for topic in islice(topics, _MOST_GROUPS):
-        count = sum(queue.max_offset - queue.min_offset for queue in session.admin.topic_queues(topic.name))
-        if count:
-            kept[topic.name.removeprefix(DEAD_LETTERS)] = count
-    return dict(sorted(kept.items(), key=lambda pair: -pair[1]))
-
-
 def status_page(found: Status, command: Callable[[str], str] = "halfmq admin {}".format) -> Page:
     """The page.
 
@@ -104,14 +95,14 @@ def status_page(found: Status, command: Callable[[str], str] = "halfmq admin {}"
                 ("database", f"{overview.database}, tables {overview.schema_version}"),
                 ("topics, groups", f"{overview.topics}, {overview.consumer_groups}"),
                 ("messages", f"{overview.stored} kept, {size(overview.stored_bytes)}; {overview.scheduled} scheduled"),
+                *([("counted", f"{short(overview.age)} ago")] if overview.age >= _OLD else []),
             ]
         )
     _part(page, "brokers", BROKERS, found.brokers)
     pending = None if overview is None else sorted(overview.pending, key=_most_pressing)
     _part(page, "transactions in doubt, by producer group", _pending_columns(overview), pending)
     _part(page, "worst lags", LAG, found.lags)
-    letters = None if found.dead_letters is None else list(found.dead_letters.items())
-    _part(page, "dead letters", _LETTERS, letters)
+    _dead_letters(page, found)
     if hints := _hints(found, command):
         page.title("to look at")
         page.lines(hints)
@@ -124,12 +115,31 @@ _LETTERS: list[Column[tuple[str, int]]] = [
 ]
 
 
-def _part(page: Page, title: str, columns: Sequence[Column[FoundT]], items: list[FoundT] | None) -> None:
-    page.title(title if items is None else f"{title} ({len(items)})")
+def _dead_letters(page: Page, found: Status) -> None:
+    overview = found.overview
+    letters = None if found.dead_letters is None else list(found.dead_letters.items())
+    kept = 0 if overview is None else overview.dead_letters
+    groups = 0 if overview is None else overview.dead_letter_groups
+    if kept and not letters:
+        # Those of groups that the caller may not see, or the broker is older than this list.
+        page.title("dead letters")
+        page.lines([f"{kept} in all; by group {_NOT_TOLD}"])
+        return
+    _part(page, "dead letters", _LETTERS, letters, groups)
+    if groups > _WORST:
+        page.lines([f"{kept} dead letters in all"])
+
+
+def _part(
+    page: Page, title: str, columns: Sequence[Column[FoundT]], items: list[FoundT] | None, count: int | None = None
+) -> None:
+    """A part of the page; `count`: how many items there are, where not all of them were told."""
+    count = len(items or ()) if count is None else count
+    page.title(title if items is None else f"{title} ({count})")
     if items:
         page.table(columns, items[:_WORST])
-        if len(items) > _WORST:
-            page.lines([f"... {len(items) - _WORST} more"])
+        if count > _WORST:
+            page.lines([f"... {count - _WORST} more"])
     else:
         page.lines([_NOT_TOLD if items is None else "none"])
 

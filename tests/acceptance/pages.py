@@ -33,6 +33,9 @@ _VOLATILE = (
     (re.compile(r'("topic_id": )"\d+-\d+"'), r'\1"<topic>"'),
     (re.compile(r'("(?:host|endpoint|version|schema_version|address|library)": )"[^"]+"'), r'\1"<of the machine>"'),
     (re.compile(r'("pid": )\d+'), r"\1 0"),
+    (re.compile(r'("clock_difference": )"[^"]+"'), r'\1"<time>"'),
+    # A lock that was not free in time, on a busy machine; it was tried again.
+    (re.compile(r'"database_errors": \[\s*\{\s*"name": "retry",\s*"count": "\d+"\s*\}\s*\],\s*'), ""),
 )
 
 

@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from acceptance.client import PATIENCE, Refusal, unique
-from halfmq.v1 import access_pb2, admin_pb2
+from acceptance.streams import make_group
+from halfmq.v1 import access_pb2, admin_pb2, consumer_pb2
 
 if TYPE_CHECKING:
     from acceptance.client import Client
@@ -76,6 +77,39 @@ async def test_dead_letters_are_purged_by_those_who_operate_their_group(world: W
         (f"group {mine}", "AUDIT_OUTCOME_ALLOWED"),
         (f"group {theirs}", "AUDIT_OUTCOME_DENIED"),
     }
+
+
+async def test_the_overview_names_groups_that_may_be_seen_and_counts_all_dead_letters(world: World) -> None:
+    topic, root = await world.root.make_topic(), world.root
+    mine, theirs = [await make_group(root, unique(name), max_attempts=1) for name in ("mine", "theirs")]
+    for group in (mine, theirs):
+        await root.send(topic)
+        deliveries = await root.pull(group, topic, wait=PATIENCE)
+        request = consumer_pb2.NackRequest(receipt_handles=[each.receipt_handle for each in deliveries], reason="x")
+        await root.call(root.consumer.Nack, request)
+    ask = admin_pb2.GetOverviewRequest()
+    with pytest.raises(Refusal) as unseen:
+        await world.alice.call(world.alice.admin.GetOverview, ask)
+    assert unseen.value.code is DENIED
+    await world.grant("user:alice", "operate", "cluster", "overview")
+    await world.grant("user:alice", "operate", "group", mine)
+    async with asyncio.timeout(PATIENCE):
+        # It is counted once a second at most.
+        while not {mine, theirs} <= groups_with_letters(whole := await overview(root)):
+            pass
+    seen = await overview(world.alice)
+    assert [each.group for each in seen.dead_letters_by_group] == [mine]
+    assert seen.dead_letter_groups == 1
+    assert seen.dead_letters == whole.dead_letters == sum(each.kept for each in whole.dead_letters_by_group)
+
+
+async def overview(client: Client) -> admin_pb2.GetOverviewResponse:
+    found: admin_pb2.GetOverviewResponse = await client.call(client.admin.GetOverview, admin_pb2.GetOverviewRequest())
+    return found
+
+
+def groups_with_letters(found: admin_pb2.GetOverviewResponse) -> set[str]:
+    return {each.group for each in found.dead_letters_by_group}
 
 
 async def test_clients_and_lags_are_told_of_groups_that_may_be_seen(world: World) -> None:

@@ -43,6 +43,11 @@ def places(*usual: Kind | None, embedded: bool = True) -> pytest.MarkDecorator:
 
 
 ROUNDED = 0.02
+FEW = (
+    *("--pending", "1000", "--topics", "50", "--groups", "5", "--messages", "10000", "--clients", "100"),
+    *("--times", "2", "--pauses", "1"),
+)
+"""Of what the console shows."""
 
 
 @pytest.mark.parametrize(
@@ -151,14 +156,34 @@ def test_metrics(kind: Kind | None) -> None:
 
 @places(None)
 def test_console(kind: Kind | None) -> None:
-    sizes = ["--pending", "1000", "--topics", "50", "--groups", "5", "--messages", "10000", "--times", "2"]
-    figures = bench("console", *on(kind), *sizes)
-    assert (figures["pending"], figures["topics"], figures["groups"]) == (1000, 50, 5)
-    assert {"/", "/transactions", "/topics", "/groups", "/audit"} <= figures["pages"].keys()
-    for page, each in figures["pages"].items():
+    figures = bench("console", *on(kind), *FEW, "--most-ms", "60000")
+    assert (figures["pending"], figures["topics"], figures["groups"], figures["clients"]) == (1000, 50, 5, 100)
+    pages = figures["pages"]
+    assert {
+        "/",
+        "/transactions",
+        "/topics",
+        "/groups",
+        "/audit",
+        "/ after 5.5 s",
+        "/brokers after 5.5 s",
+    } <= pages.keys()
+    for page, each in {**pages, **figures["counts"]}.items():
         assert 0 < each["p50_ms"] <= each["max_ms"]
         # More than the frame of a page.
-        assert each["bytes"] > (50 if page == "/figures" else 1000)
+        assert each["bytes"] > (50 if page.startswith("/figures") else 1000)
+    # Fifty entries each, not an empty list.
+    for page in ("/clients", "/audit", "/groups/bench/dead-letters"):
+        assert pages[page]["bytes"] > 10_000
+
+
+def test_a_page_of_the_console_that_is_too_slow_is_named() -> None:
+    command = [sys.executable, "-m", "halfmq_cli", "bench", "console", *FEW, "--times", "1", "--most-ms", "0", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("halfmq: longer than 0 ms at the median: / took ")
+    assert "; /brokers after 5.5 s took " in done.stderr
+    assert len(json.loads(done.stdout)["pages"]) == done.stderr.count(" took ")
 
 
 @places("mariadb", embedded=False)

@@ -9,7 +9,7 @@ from broker.domain.topic import TopicSettings
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.log import SendWork
 from broker.storage.groups import lags as module
-from conformance.world import HOUR, LEASE, World, acks, new_id, ok, text
+from conformance.world import HOUR, LEASE, World, acks, bury, new_id, ok, text
 
 if TYPE_CHECKING:
     import pytest
@@ -84,6 +84,15 @@ async def test_members_of_a_broadcasting_group_are_added_up(store: Store) -> Non
     await send(store, one, 1, 4)
     (found,), _ = await store.group_lags([group], None)
     assert (*told(found), found.members) == ("all", "one", 2, 12, 0, 3)
+
+
+async def test_dead_letters_are_those_of_the_group_from_all_topics(
+    store: Store, topic: Topic, tired: ConsumerGroup
+) -> None:
+    idle = await make_group(store, "idle", topic)
+    await bury(store, tired, topic, "a1", "b1")
+    found, _ = await store.group_lags([idle, tired], None)
+    assert [(each.group.name, each.dead_letters) for each in found] == [("idle", 0), (tired.name, 2)]
 
 
 async def test_deleted_topics_are_not_listed(store: Store) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.group import GroupSettings
+from broker.domain.group import LATEST, GroupSettings
 from broker.domain.ids import uuid7
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import VerdictSource
+from broker.ports.delivery import JoinWork
+from broker.ports.groups import Purge
 from broker.ports.log import SendWork
 from broker.ports.transactions import PrepareWork
 from broker.storage.migrations import newest
@@ -76,6 +78,33 @@ async def test_messages_topics_and_groups(
     assert found.time == world.clock.now()
     assert found.database.startswith(("SQLite", "MariaDB", "MySQL"))
     assert found.schema_version == newest()
+
+
+async def test_dead_letters_by_group_those_with_most_first(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup, tired: ConsumerGroup
+) -> None:
+    await bury(store, tired, topic, "a1", "b1")
+    weary = await store.create_group("weary", GroupSettings(1), TopicSettings(1, HOUR))
+    await store.join(JoinWork(weary, [topic], "consumer", {}, start_at=LATEST))
+    await bury(store, weary, topic, "c1", "d1", "e1")
+    found = await store.overview()
+    # A group without dead letters is not listed.
+    assert [(each.consumer_group, each.kept) for each in found.dead_letters_by_group] == [("weary", 3), (tired.name, 2)]
+    assert (found.dead_letter_groups, found.dead_letters) == (2, 5)
+    purged = await store.purge_dead_letters(Purge(weary))
+    assert purged.deleted == 3
+    found = await store.overview()
+    assert [(each.consumer_group, each.kept) for each in found.dead_letters_by_group] == [(tired.name, 2)]
+
+
+async def test_the_oldest_recorded_verdict_is_told(world: World, store: Store, topic: Topic) -> None:
+    assert (await store.overview()).oldest_op is None
+    own = born(0)
+    await prepare(store, topic, "shop", own)
+    decided = world.clock.now()
+    ok(await store.decide([commit(own)]))
+    world.clock.pass_time(HOUR)
+    assert (await store.overview()).oldest_op == decided
 
 
 async def test_nothing_at_all(store: Store) -> None:

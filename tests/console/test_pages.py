@@ -10,8 +10,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
 from console.browsing import text_of, wait
-from console.shop import EVIL, Shop
-from producer_sdk import TransactionState
+from console.shop import EVIL, PATIENCE, Shop
+from consumer_sdk import Consumer
+from producer_sdk import Producer, TransactionState
 from support.chromium import need_chromium, open_browser
 
 if TYPE_CHECKING:
@@ -77,6 +78,51 @@ def test_the_overview_tells_what_is_in_doubt_and_its_charts_move(shop: Shop, bro
     chart = browser.find_element(By.CSS_SELECTOR, "[data-figures]")
     wait(browser, lambda _: int(chart.get_attribute("data-points") or 0) >= 2)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 2
+
+
+def test_the_overview_and_the_list_of_groups_lead_to_a_groups_dead_letters(shop: Shop, browser: Any) -> None:
+    shop.admin.create_topic("returns", queues=1)
+    shop.admin.create_group("returning", max_attempts=1, start="earliest")
+    with Producer(shop.broker.endpoint) as sending, Consumer(shop.broker.endpoint, "returning", ["returns"]) as reading:
+        sending.send("returns", "broken")
+        reading.nack(reading.receive(1, timeout=PATIENCE), reason="it is not ours")
+    browser.get(shop.url)
+
+    def follow(page: Any) -> bool:
+        """Within one look: the table is replaced every few seconds."""
+        (row,) = page.find_elements(By.XPATH, "//table[@aria-labelledby='dead-letters']//tr[th='returning']") or [None]
+        if row is None or row.find_element(By.TAG_NAME, "td").text != "1":
+            return False
+        row.find_element(By.LINK_TEXT, "returning").click()
+        return True
+
+    wait(browser, follow)
+    wait(browser, lambda page: page.title.startswith("Dead letters of returning"))
+    assert "it is not ours" in text_of(browser)
+    browser.get(f"{shop.url}/groups?from=return")
+    letters = browser.find_element(By.XPATH, "//tr[th='returning']/td/a[contains(@href, 'dead-letters')]")
+    assert letters.text == "1"
+    assert letters.get_attribute("aria-label") == "dead letters of returning: 1"
+
+
+def test_the_page_of_brokers_tells_the_health_of_its_own_and_of_the_database(shop: Shop, browser: Any) -> None:
+    browser.get(f"{shop.url}/brokers")
+    wait(browser, lambda page: "Retention behind" in text_of(page))
+    # In one look: the page is replaced every few seconds.
+    cells, facts = browser.execute_script(
+        "const text = each => each.textContent.trim();"
+        "return [[...document.querySelectorAll('tbody tr > *')].map(text), Object.fromEntries("
+        "[...document.querySelectorAll('dt')].map(each => [text(each), text(each.nextElementSibling)]))]"
+    )
+    assert cells[1] == "ready"
+    assert re.fullmatch(r"\d+ (ms|s) ago", cells[2])
+    assert cells[3] == "none"
+    # A lock that was not free in time, on a busy machine.
+    assert re.fullmatch(r"none|retry \d+", cells[4])
+    assert facts["Database"].startswith("SQLite")
+    assert re.fullmatch(r"-?\d+ (ms|s)", facts["Clock ahead of this machine"])
+    assert facts["Retention behind"] == "by nothing"
+    assert "halfmq doctor examines the rest" in text_of(browser)
 
 
 def test_a_transaction_is_decided_with_a_reason_and_shows_its_whole_way(shop: Shop, browser: Any) -> None:

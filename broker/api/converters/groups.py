@@ -116,6 +116,7 @@ def group_lag(found: GroupLag, now: int) -> admin_pb2.GroupLag:
         lag=found.lag,
         in_flight=found.in_flight,
         members=found.members,
+        dead_letters=found.dead_letters,
     )
     if found.waiting_since is not None:
         fill_duration(result.lag_time, now - found.waiting_since)

@@ -139,6 +139,7 @@ function charts() {
     if (!document.hidden) {
       try {
         const now = await (await fetch(place.dataset.figures)).json();
+        // Without a time nothing was counted yet.
         if (before && now.time > before.time) {
           times.push(now.time);
           lines.released[0].push(Math.max(0, (now.released - before.released) / (now.time - before.time)));
@@ -151,7 +152,7 @@ function charts() {
           }
           place.dataset.points = times.length;
         }
-        if (!before || now.time > before.time) before = now;
+        if (now.time && (!before || now.time > before.time)) before = now;
       } catch { /* The broker is away; the next look may find it. */ }
     }
     setTimeout(look, EVERY);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.console.fields import choice_of, time_of
+from broker.console.pages.overview import counted
 from broker.console.visit import PAGE
 from halfmq.v1 import access_pb2
 from halfmq.v1 import admin_pb2 as pb
@@ -28,8 +29,17 @@ ORDERS = {"": False, "newest": False, "oldest": True}
 async def brokers(visit: Visit) -> Response:
     """The brokers, and the database."""
     found = await visit.call("AdminService/ListBrokers", pb.ListBrokersRequest())
-    whole = await visit.call("AdminService/GetOverview", pb.GetOverviewRequest())
-    return await visit.page("brokers.html", title="Brokers", found=found.brokers, whole=whole)
+    whole = await counted(visit)
+    pending = [each.oldest_prepared_at for each in (whole.pending if whole else ()) if each.prepared]
+    return await visit.page(
+        "brokers.html",
+        title="Brokers",
+        found=found.brokers,
+        now=found.time,
+        own=next((each for each in found.brokers if each.HasField("health")), None),
+        whole=whole,
+        oldest=min(pending, key=lambda time: (time.seconds, time.nanos), default=None),
+    )
 
 
 async def clients(visit: Visit) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse
@@ -15,27 +14,39 @@ if TYPE_CHECKING:
     from broker.console.visit import Visit
 
 
-PATIENCE = 0.1
-"""Seconds for counting; a page that does not have the figures by then asks for them once it is shown."""
+PATIENCE_MS = 100
+"""Milliseconds for a new count; a page shows the figures before that one otherwise, and how old they are."""
+MOST_PENDING, MOST_GROUPS = 100, 20
+"""Producer groups that are listed on the page, and consumer groups with dead letters."""
+
+
+async def counted(visit: Visit) -> pb.GetOverviewResponse | None:
+    """What there is in all, without waiting for long; None: it is being counted for the first time."""
+    request = pb.GetOverviewRequest()
+    request.wait.FromMilliseconds(PATIENCE_MS)
+    found: pb.GetOverviewResponse = await visit.call("AdminService/GetOverview", request)
+    return found if found.HasField("time") else None
 
 
 async def overview(visit: Visit) -> Response:
     """The page."""
-    counting = asyncio.ensure_future(visit.call("AdminService/GetOverview", pb.GetOverviewRequest()))
-    try:
-        await asyncio.wait({counting}, timeout=PATIENCE)
-    finally:
-        # What it waits for goes on, and is there at the next look.
-        if not counting.done():
-            counting.cancel()
-    found = counting.result() if counting.done() else None
+    found = await counted(visit)
     largest = 0 if found is None else _largest(found)
-    return await visit.page("overview.html", title="Overview", found=found, largest=largest)
+    return await visit.page(
+        "overview.html",
+        title="Overview",
+        found=found,
+        largest=largest,
+        most_pending=MOST_PENDING,
+        most_groups=MOST_GROUPS,
+    )
 
 
 async def figures(visit: Visit) -> Response:
     """The figures of the charts; the browser asks for them every few seconds."""
-    found = await visit.call("AdminService/GetOverview", pb.GetOverviewRequest())
+    found = await counted(visit)
+    if found is None:
+        return JSONResponse({})
     return JSONResponse(
         {
             "time": found.time.seconds + found.time.nanos / 1e9,

@@ -13,14 +13,18 @@ from broker.services.paging import page_limit
 
 if TYPE_CHECKING:
     from broker.domain.clock import Clock
-    from broker.ports.connections import BrokerStatus, ConnectedClient, ConnectionStore
+    from broker.ports.connections import BrokerHealth, BrokerStatus, ConnectedClient, ConnectionStore
     from broker.ports.sampling import Overview, OverviewStore
     from broker.services.judges import Judge
+    from broker.services.operating.health import OwnHealth
 
+SECOND = 1_000_000
 COUNT_EVERY = 1.0
 """Seconds between two counts of what there is."""
-SLOW, OLD = 0.1, 10.0
+SLOW, OLD = 0.1, 5.0
 """Seconds that a count takes from which on nobody waits for it, if the last one is not older than that."""
+MOST_GROUPS = 100
+"""Consumer groups whose dead letters are told one by one."""
 LONGEST_TOKEN = 8_000
 """Characters of a page token: two names, in which each character may be written as an escape of six or twelve."""
 
@@ -34,50 +38,103 @@ class ClientSearch:
     broker_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Figures, and when counting them began and ended (seconds of the event loop)."""
+
+    found: Overview
+    began: float
+    ended: float
+
+    @property
+    def took(self) -> float:
+        """Seconds that counting took."""
+        return self.ended - self.began
+
+
 class ClusterOperations:
     """Lists brokers and their clients."""
 
-    def __init__(self, store: ConnectionStore, counts: OverviewStore, clock: Clock) -> None:
-        """Takes the ports of what brokers report and of what there is, and the database's clock."""
+    def __init__(
+        self, store: ConnectionStore, counts: OverviewStore, clock: Clock, health: OwnHealth, *, keep_ops: int
+    ) -> None:
+        """Takes where figures come from.
+
+        Args:
+            store: what brokers report.
+            counts: what there is.
+            clock: the database's.
+            health: that of this broker.
+            keep_ops: microseconds that op records are kept.
+        """
         self._store = store
         self._counts = counts
         self._clock = clock
-        self._counting: asyncio.Task[Overview] | None = None
-        self._last: Overview | None = None
-        self._began = self._counted_at = float("-inf")
-        self._took = 0.0
+        self._health = health
+        self._keep_ops = keep_ops
+        self._counting: asyncio.Task[_Count] | None = None
+        self._last: _Count | None = None
+        self._began = float("-inf")
 
-    async def overview(self, may: Judge | None = None) -> Overview:
+    async def overview(self, may: Judge | None = None, wait: int | None = None) -> Overview | None:
         """What there is in all, counted once a second at most, however many ask.
 
-        Where counting takes long, the figures may be some seconds old; they tell of when they are.
+        Where counting takes long, the figures may be some seconds old; they tell how old they are.
 
-        `may`: the producer groups that may be seen; None: all.
+        Args:
+            may: the producer and consumer groups that may be seen; None: all.
+            wait: microseconds to wait for a new count at most; the last figures are returned after that, whatever
+                their age. None: until it is counted.
+
+        Returns:
+            The figures; None: it is being counted for the first time, and takes longer than that.
         """
-        found = await self._counted()
-        if may is None:
-            return found
-        return replace(found, pending=[each for each in found.pending if may(each.producer_group)])
+        asked = asyncio.get_running_loop().time()
+        counted = await self._counted(asked, None if wait is None else wait / SECOND)
+        if counted is None:
+            return None
+        found = counted.found
+        pending, letters = found.pending, found.dead_letters_by_group
+        if may is not None:
+            pending = [each for each in pending if may(each.producer_group)]
+            letters = [each for each in letters if may(each.consumer_group)]
+        behind = 0 if found.oldest_op is None else max(0, found.time - found.oldest_op - self._keep_ops)
+        return replace(
+            found,
+            pending=pending,
+            dead_letters_by_group=letters[:MOST_GROUPS],
+            dead_letter_groups=len(letters),
+            retention_behind=behind,
+            age=max(0, int((asked - counted.began) * SECOND)),
+        )
 
     async def brokers(self) -> list[tuple[BrokerStatus, bool]]:
         """The brokers by their names, and whether each one reported lately."""
         now = self._clock.now()
         return [(each, now - each.seen_at <= ALIVE) for each in await self._store.brokers()]
 
-    async def _counted(self) -> Overview:
-        now = asyncio.get_running_loop().time()
+    def health_of(self, broker_id: str) -> BrokerHealth | None:
+        """How a broker is; None: it is not this one."""
+        return self._health.of(broker_id)
+
+    async def _counted(self, now: float, wait: float | None) -> _Count | None:
         if self._counting is None or (self._counting.done() and now - self._began >= COUNT_EVERY):
             self._began = now
             self._counting = asyncio.create_task(self._count(now))
-        last = self._last
-        if last is not None and self._took > SLOW and now - self._counted_at < OLD:
+            # It may fail when nobody waits for it any more; the next one tells.
+            self._counting.add_done_callback(_looked_at)
+        counting, last = self._counting, self._last
+        if last is not None and last.took > SLOW and now - last.ended < OLD:
             return last
-        return await asyncio.shield(self._counting)
+        if wait is not None:
+            await asyncio.wait({counting}, timeout=wait)
+            if not counting.done():
+                return self._last
+        return await asyncio.shield(counting)
 
-    async def _count(self, began: float) -> Overview:
-        self._last = await self._counts.overview()
-        self._counted_at = asyncio.get_running_loop().time()
-        self._took = self._counted_at - began
+    async def _count(self, began: float) -> _Count:
+        found = await self._counts.overview()
+        self._last = _Count(found, began, asyncio.get_running_loop().time())
         return self._last
 
     async def clients(
@@ -124,6 +181,11 @@ class ClusterOperations:
             else (name, client)
             for name, client in page
         ]
+
+
+def _looked_at(counting: asyncio.Task[_Count]) -> None:
+    if not counting.cancelled():
+        counting.exception()
 
 
 def _shown(client: ConnectedClient, search: ClientSearch, may: Judge | None) -> ConnectedClient | None:

@@ -48,6 +48,11 @@ class DatabaseClock:
         self._latest = max(self._latest, _elapsed() + self._offset)
         return self._latest
 
+    @property
+    def ahead(self) -> int:
+        """Microseconds by which the database's clock is ahead of this machine's, by the last reading."""
+        return self._offset - (time.time_ns() // 1000 - _elapsed())
+
     def synchronise(self, session: Session) -> None:
         """Takes a new reading.
 

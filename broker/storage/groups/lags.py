@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import GroupMode
 from broker.domain.topic import QueueState
 from broker.ports.groups import GroupLag
@@ -26,7 +27,7 @@ def group_lags(session: Session, groups: Sequence[ConsumerGroup], topic: Topic |
     """The lag of some groups, and how many of these groups it is of: as many as fit into a page.
 
     A group that never read a topic has one entry without one; with `topic`, none. Reads by primary key, by
-    group_members and lease_queue.
+    group_members, lease_queue and topic_name.
     """
     found: list[GroupLag] = []
     states = done = 0
@@ -58,7 +59,22 @@ def _lags(session: Session, groups: Sequence[ConsumerGroup], topic: Topic | None
         found += [_entry(group, name, read[group.group_id, name]) for name in topics]
         if not topics and topic is None:
             found.append(GroupLag(group, ""))
+    kept = _dead_letters(session, groups)
+    for each in found:
+        each.dead_letters = kept[dead_letter_topic(each.group.name)]
     return found, len(states)
+
+
+def _dead_letters(session: Session, groups: Sequence[ConsumerGroup]) -> Counter[str]:
+    """How many dead letters are kept, by the name of their topic."""
+    kept: Counter[str] = Counter()
+    query = (
+        f"SELECT own.name, q.next_offset - q.min_offset FROM topic own {session.dialect.joined_to} queue q"
+        " ON q.topic_id = own.topic_id WHERE own.deleted_at IS NULL AND q.deleted_at IS NULL AND own.name"
+    )
+    for name, count in session.fetch_in(query, [dead_letter_topic(group.name) for group in groups]):
+        kept[name] += int(count)
+    return kept
 
 
 def _entry(group: ConsumerGroup, topic: str, read: Sequence[tuple[int, QueueState]]) -> GroupLag:

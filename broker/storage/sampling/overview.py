@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from broker.ports.sampling import AgeBucket, Overview, PendingOfGroup
+from broker.ports.sampling import AgeBucket, DeadLetters, Overview, PendingOfGroup
 from broker.storage.sampling.pending import MOST_COUNTED
 from broker.storage.sampling.totals import dead_letters, totals
 from broker.storage.tables.rows import LAST_CHECK_SENT, PARKED, TO_CHECK
@@ -33,6 +33,7 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
     )
     released, stored, stored_bytes = (int(each) for each in found[0])
     letters = dead_letters(session)
+    with_some = sorted((each for each in letters if each.kept), key=_most_kept)
     pending, ages = _pending(session, now)
     return Overview(
         time=now,
@@ -47,6 +48,9 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
         stored=stored,
         stored_bytes=stored_bytes,
         dead_letters=sum(each.kept for each in letters),
+        dead_letters_by_group=with_some,
+        dead_letter_groups=len(with_some),
+        oldest_op=counted.oldest_op,
     )
 
 
@@ -98,6 +102,10 @@ def _name(session: Session, groups: dict[int, PendingOfGroup], first: dict[int, 
 
 def _by_name(group: PendingOfGroup) -> str:
     return group.producer_group
+
+
+def _most_kept(letters: DeadLetters) -> tuple[int, str]:
+    return -letters.kept, letters.consumer_group
 
 
 def _id_at(time: int) -> bytes:

@@ -1419,6 +1419,7 @@ class GroupLag(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     PAUSED_AT_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """Consumer group."""
     topic: _builtins.str
@@ -1431,6 +1432,8 @@ class GroupLag(_message.Message):
     """Messages delivered and not yet handled, or waiting for redelivery."""
     members: _builtins.int
     """Members of a broadcasting group that read the topic; otherwise 0."""
+    dead_letters: _builtins.int
+    """Dead letters of the group that are kept, from all topics."""
     @_builtins.property
     def lag_time(self) -> _duration_pb2.Duration:
         """How long ago the first message that the group has not handled became visible; unset when there is none."""
@@ -1450,10 +1453,11 @@ class GroupLag(_message.Message):
         in_flight: _builtins.int = ...,
         paused_at: _timestamp_pb2.Timestamp | None = ...,
         members: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lag_time", b"lag_time", "paused_at", b"paused_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "in_flight", b"in_flight", "lag", b"lag", "lag_time", b"lag_time", "members", b"members", "paused_at", b"paused_at", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letters", b"dead_letters", "group", b"group", "in_flight", b"in_flight", "lag", b"lag", "lag_time", b"lag_time", "members", b"members", "paused_at", b"paused_at", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1852,18 +1856,24 @@ class ListBrokersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKERS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]:
         """By their names."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Database time."""
 
     def __init__(
         self,
         *,
         brokers: _abc.Iterable[Global___BrokerStatus] | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1885,6 +1895,7 @@ class BrokerStatus(_message.Message):
     ALIVE_FIELD_NUMBER: _builtins.int
     PRODUCERS_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.str
     """Its name."""
     host: _builtins.str
@@ -1909,6 +1920,10 @@ class BrokerStatus(_message.Message):
     def seen_at(self) -> _timestamp_pb2.Timestamp:
         """When it last reported (database time)."""
 
+    @_builtins.property
+    def health(self) -> Global___BrokerHealth:
+        """How it is; only of the broker that answers. Others are known by their reports alone."""
+
     def __init__(
         self,
         *,
@@ -1922,14 +1937,83 @@ class BrokerStatus(_message.Message):
         alive: _builtins.bool = ...,
         producers: _builtins.int = ...,
         consumers: _builtins.int = ...,
+        health: Global___BrokerHealth | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["seen_at", b"seen_at", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "seen_at", b"seen_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "consumers", b"consumers", "endpoint", b"endpoint", "host", b"host", "pid", b"pid", "producers", b"producers", "seen_at", b"seen_at", "started_at", b"started_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "consumers", b"consumers", "endpoint", b"endpoint", "health", b"health", "host", b"host", "pid", b"pid", "producers", b"producers", "seen_at", b"seen_at", "started_at", b"started_at", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
+
+@_typing.final
+class BrokerHealth(_message.Message):
+    """How a broker is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READY_FIELD_NUMBER: _builtins.int
+    FAILED_ROUNDS_FIELD_NUMBER: _builtins.int
+    DATABASE_ERRORS_FIELD_NUMBER: _builtins.int
+    CLOCK_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    ready: _builtins.bool
+    """Whether it is ready: it can use the database, and finds its tables."""
+    @_builtins.property
+    def failed_rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailureCount]:
+        """Rounds of maintenance that failed since it started, and parts of rounds, by their loops."""
+
+    @_builtins.property
+    def database_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailureCount]:
+        """Errors of database transactions since it started, by kind: retry (a deadlock or a lock that was not free in time;
+        it was tried again), lost (a connection), read_only, full, other.
+        """
+
+    @_builtins.property
+    def clock_difference(self) -> _duration_pb2.Duration:
+        """By how much the database's clock is ahead of this broker's machine; negative: behind it."""
+
+    def __init__(
+        self,
+        *,
+        ready: _builtins.bool = ...,
+        failed_rounds: _abc.Iterable[Global___FailureCount] | None = ...,
+        database_errors: _abc.Iterable[Global___FailureCount] | None = ...,
+        clock_difference: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_difference", b"clock_difference"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_difference", b"clock_difference", "database_errors", b"database_errors", "failed_rounds", b"failed_rounds", "ready", b"ready"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerHealth: _TypeAlias = BrokerHealth  # noqa: Y015
+
+@_typing.final
+class FailureCount(_message.Message):
+    """How often something failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What it was."""
+    count: _builtins.int
+    """How often."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailureCount: _TypeAlias = FailureCount  # noqa: Y015
 
 @_typing.final
 class ListClientsRequest(_message.Message):
@@ -2089,12 +2173,21 @@ class GetOverviewRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WAIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for a new count. After that the last figures are returned, whatever their age, or an empty answer
+        where nothing was counted yet; the count goes on, for the next call. Unset: until it is counted.
+        """
+
     def __init__(
         self,
+        *,
+        wait: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2103,7 +2196,8 @@ Global___GetOverviewRequest: _TypeAlias = GetOverviewRequest  # noqa: Y015
 @_typing.final
 class GetOverviewResponse(_message.Message):
     """Answers GetOverview. Numbers of transactions in each state, messages that wait, topics and groups are counted up to
-    100,000; more count as so many.
+    100,000; more count as so many. Counted once a second at most; where that takes long, the figures may be some seconds
+    old.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2120,6 +2214,10 @@ class GetOverviewResponse(_message.Message):
     STORED_FIELD_NUMBER: _builtins.int
     STORED_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_BY_GROUP_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_GROUPS_FIELD_NUMBER: _builtins.int
+    RETENTION_BEHIND_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
     database: _builtins.str
     """Database and its version."""
     schema_version: _builtins.str
@@ -2138,9 +2236,11 @@ class GetOverviewResponse(_message.Message):
     """Bytes of their bodies."""
     dead_letters: _builtins.int
     """Dead letters that are kept."""
+    dead_letter_groups: _builtins.int
+    """Number of these groups, those that are not in the list included."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """Database time."""
+        """Database time of the count; unset: nothing is counted yet (see wait)."""
 
     @_builtins.property
     def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingOfGroup]:
@@ -2151,6 +2251,18 @@ class GetOverviewResponse(_message.Message):
         """Transactions without a verdict by their age, the youngest first. Only of those whose ids begin with the time, as
         those of the SDKs do.
         """
+
+    @_builtins.property
+    def dead_letters_by_group(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeadLettersOfGroup]:
+        """Consumer groups with dead letters: the 100 that have most, those first. dead_letters has all."""
+
+    @_builtins.property
+    def retention_behind(self) -> _duration_pb2.Duration:
+        """For how long the oldest record of a verdict is past its retention; unset: none is."""
+
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """How long ago these figures were counted; unset: for this call."""
 
     def __init__(
         self,
@@ -2167,14 +2279,44 @@ class GetOverviewResponse(_message.Message):
         stored: _builtins.int = ...,
         stored_bytes: _builtins.int = ...,
         dead_letters: _builtins.int = ...,
+        dead_letters_by_group: _abc.Iterable[Global___DeadLettersOfGroup] | None = ...,
+        dead_letter_groups: _builtins.int = ...,
+        retention_behind: _duration_pb2.Duration | None = ...,
+        age: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "retention_behind", b"retention_behind", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "consumer_groups", b"consumer_groups", "database", b"database", "dead_letters", b"dead_letters", "pending", b"pending", "released", b"released", "scheduled", b"scheduled", "schema_version", b"schema_version", "stored", b"stored", "stored_bytes", b"stored_bytes", "time", b"time", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "ages", b"ages", "consumer_groups", b"consumer_groups", "database", b"database", "dead_letter_groups", b"dead_letter_groups", "dead_letters", b"dead_letters", "dead_letters_by_group", b"dead_letters_by_group", "pending", b"pending", "released", b"released", "retention_behind", b"retention_behind", "scheduled", b"scheduled", "schema_version", b"schema_version", "stored", b"stored", "stored_bytes", b"stored_bytes", "time", b"time", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetOverviewResponse: _TypeAlias = GetOverviewResponse  # noqa: Y015
+
+@_typing.final
+class DeadLettersOfGroup(_message.Message):
+    """Dead letters of a consumer group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """The group."""
+    kept: _builtins.int
+    """Those that are kept."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        kept: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "kept", b"kept"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLettersOfGroup: _TypeAlias = DeadLettersOfGroup  # noqa: Y015
 
 @_typing.final
 class PendingOfGroup(_message.Message):

@@ -12,7 +12,16 @@ from broker.api.converters.messages import message_in
 from broker.api.converters.topics import change, new_topic
 from broker.domain.group import ConsumerGroup, GroupSettings
 from broker.errors import InvalidArgument
-from broker.wire.times import LAST, LONGEST, fill_duration, fill_timestamp, micros, micros_of_time, timestamp
+from broker.wire.times import (
+    LAST,
+    LONGEST,
+    fill_duration,
+    fill_signed,
+    fill_timestamp,
+    micros,
+    micros_of_time,
+    timestamp,
+)
 from halfmq.v1 import admin_pb2, message_pb2
 
 FAR = 1 << 62
@@ -80,3 +89,10 @@ def test_what_is_stored_never_breaks_an_answer(stored: int) -> None:
     assert 0 <= lasting.ToMicroseconds() <= LONGEST
     bad = ConsumerGroup(1, "readers", stored, GroupSettings(start_at=stored, retry_delays=(stored,)), paused_at=stored)
     assert group(bad).name == "readers"
+
+
+@pytest.mark.parametrize("span", [0, 1, 2_500_000, -1, -2_500_000, LONGEST, -LONGEST])
+def test_a_signed_duration_keeps_its_sign(span: int) -> None:
+    filled = Duration()
+    fill_signed(filled, span)
+    assert filled.ToMicroseconds() == span

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.errors import InvalidArgument, StorageUnavailable
-from broker.ports.connections import ALIVE, BrokerStatus, ClientKind, ConnectedClient
-from broker.ports.sampling import Overview, PendingOfGroup
+from broker.ports.connections import ALIVE, BrokerHealth, BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.sampling import DeadLetters, Overview, PendingOfGroup
 from broker.services.operating import cluster as module
 from broker.services.operating.cluster import ClientSearch, ClusterOperations
+from broker.services.operating.health import FailureTally, OwnHealth
 from unit.broker.services.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 NOW = 100_000_000
+KEEP = 30_000_000
 
 
 def consumer(name: str, *groups: str, since: int = 5) -> ConnectedClient:
@@ -53,21 +55,40 @@ class Reports:
         raise AssertionError
 
 
-class Counts:
-    """Counts how often it counts."""
+LETTERS = [DeadLetters("theirs", 9, 8), DeadLetters("mine", 7, 7), DeadLetters("mine-too", 1, 1)]
 
-    def __init__(self) -> None:
+
+class Counts:
+    """Counts how often it counts; waits for `slow`."""
+
+    def __init__(self, oldest_op: int | None = None) -> None:
         self.times = 0
+        self.slow = asyncio.Event()
+        self.slow.set()
+        self.oldest_op = oldest_op
 
     async def overview(self) -> Overview:
         self.times += 1
         await asyncio.sleep(0)
+        await self.slow.wait()
         pending = [PendingOfGroup("mine", 1), PendingOfGroup("theirs", 2)]
-        return Overview(NOW, "db", "1", pending, [], 0, 0, 0, self.times, 0, 0, 0)
+        found = Overview(NOW, "db", "1", pending, [], 0, 0, 0, self.times, 0, 0, 16)
+        return replace(found, dead_letters_by_group=LETTERS, dead_letter_groups=len(LETTERS), oldest_op=self.oldest_op)
+
+
+def operations_of(counts: Counts, reports: Reports | None = None) -> ClusterOperations:
+    health = OwnHealth("me", FailureTally(), lambda: True, lambda: -5)
+    return ClusterOperations(reports or Reports(), counts, FakeClock(NOW), health, keep_ops=KEEP)
 
 
 def cluster(reports: Reports) -> ClusterOperations:
-    return ClusterOperations(reports, Counts(), FakeClock(NOW))
+    return operations_of(Counts(), reports)
+
+
+async def told(operations: ClusterOperations, **arguments: Any) -> Overview:
+    found = await operations.overview(**arguments)
+    assert found is not None
+    return found
 
 
 async def names(reports: Reports, search: ClientSearch | None = None, may: Any = None) -> list[str]:
@@ -139,34 +160,86 @@ async def test_what_is_no_page_token(token: str) -> None:
 
 async def test_what_there_is_is_counted_once_for_all_who_ask_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Counts()
-    operations = ClusterOperations(Reports(), counts, FakeClock(NOW))
-    asked = await asyncio.gather(*[operations.overview() for _ in range(5)])
+    operations = operations_of(counts)
+    asked = await asyncio.gather(*[told(operations) for _ in range(5)])
     assert {each.released for each in asked} == {1}
-    assert (await operations.overview()).released == 1
+    assert (await told(operations)).released == 1
     monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
-    assert (await operations.overview()).released == 2
+    assert (await told(operations)).released == 2
 
 
-async def test_only_producer_groups_that_may_be_seen_are_counted_by_name() -> None:
-    operations = ClusterOperations(Reports(), Counts(), FakeClock(NOW))
-    found = await operations.overview(lambda group: group == "mine")  # type: ignore[arg-type]
+async def test_only_groups_that_may_be_seen_are_counted_by_name() -> None:
+    operations = operations_of(Counts())
+    found = await told(operations, may=lambda group: group.startswith("mine"))
     assert [each.producer_group for each in found.pending] == ["mine"]
+    assert [each.consumer_group for each in found.dead_letters_by_group] == ["mine", "mine-too"]
+    assert (found.dead_letter_groups, found.dead_letters) == (2, 16)
+
+
+async def test_of_many_groups_with_dead_letters_those_with_most_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_GROUPS", 2)
+    found = await told(operations_of(Counts()))
+    assert list(found.dead_letters_by_group) == LETTERS[:2]
+    assert (found.dead_letter_groups, found.dead_letters) == (3, 16)
+
+
+async def test_whoever_does_not_wait_gets_the_last_figures_with_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
+    monkeypatch.setattr(module, "OLD", 0.0)
+    counts = Counts()
+    operations = operations_of(counts)
+    assert (await told(operations)).age == 0
+    counts.slow.clear()
+    found = await told(operations, wait=1_000)
+    assert found.released == 1
+    assert found.age > 0
+    counts.slow.set()
+    # The count goes on, and is there for the next one.
+    assert (await told(operations)).released == 2
+    assert counts.times == 2
+
+
+async def test_whoever_does_not_wait_for_the_first_count_gets_nothing() -> None:
+    counts = Counts()
+    counts.slow.clear()
+    operations = operations_of(counts)
+    assert await operations.overview(wait=0) is None
+    counts.slow.set()
+    assert (await told(operations, wait=60_000_000)).released == 1
+    assert counts.times == 1
+
+
+@pytest.mark.parametrize(("oldest", "behind"), [(None, 0), (NOW - KEEP + 1, 0), (NOW - KEEP - 7, 7)])
+async def test_retention_is_behind_by_what_the_oldest_record_is_past_its_time(oldest: int | None, behind: int) -> None:
+    assert (await told(operations_of(Counts(oldest)))).retention_behind == behind
+
+
+def test_a_broker_knows_its_own_health_alone() -> None:
+    failures = FailureTally()
+    failures.round_ended("retention", 0.1, None)
+    failures.round_ended("retention", 0.1, ValueError("x"))
+    failures.piece_failed("retention")
+    failures.round_ended("clock", 0.1, ValueError("x"))
+    failures.database_failed("lost")
+    health = OwnHealth("me", failures, lambda: False, lambda: -5)
+    assert health.of("me") == BrokerHealth(False, {"clock": 1, "retention": 2}, {"lost": 1}, -5)
+    assert health.of("you") is None
 
 
 async def test_where_counting_takes_long_the_last_figures_are_told_while_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = Counts()
-    operations = ClusterOperations(Reports(), counts, FakeClock(NOW))
+    operations = operations_of(counts)
     await operations.overview()
     monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
     monkeypatch.setattr(module, "SLOW", -1.0)
-    assert (await operations.overview()).released == 1
+    assert (await told(operations)).released == 1
     for _ in range(5):
         await asyncio.sleep(0)
-    assert (await operations.overview()).released == 2
+    assert (await told(operations)).released == 2
     monkeypatch.setattr(module, "OLD", 0.0)
-    assert (await operations.overview()).released >= 3
+    assert (await told(operations)).released >= 3
 
 
 async def test_a_count_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +250,8 @@ async def test_a_count_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch
                 raise StorageUnavailable("away")
             return await super().overview()
 
-    operations = ClusterOperations(Reports(), Failing(), FakeClock(NOW))
+    operations = operations_of(Failing())
     monkeypatch.setattr(module, "COUNT_EVERY", 0.0)
     with pytest.raises(StorageUnavailable):
         await operations.overview()
-    assert (await operations.overview()).released == 2
+    assert (await told(operations)).released == 2

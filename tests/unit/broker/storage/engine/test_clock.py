@@ -116,3 +116,18 @@ def test_small_errors_are_put_right_in_silence(server: Server, caplog: pytest.Lo
         server.passed += SECOND
         assert clock.now() == server.time
     assert not caplog.records
+
+
+@pytest.mark.parametrize("ahead", [0, 3 * SECOND, -3 * SECOND])
+def test_it_tells_how_far_the_database_is_ahead_of_this_machine(
+    server: Server, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    server.passed = 7 * SECOND
+    monkeypatch.setattr(clock_module.time, "time_ns", lambda: (server.time - ahead) * 1000)
+    clock = DatabaseClock()
+    assert clock.ahead == 0
+    synchronise(clock, server)
+    assert clock.ahead == ahead
+    # Both go on.
+    server.passed += 100 * SECOND
+    assert clock.ahead == ahead
