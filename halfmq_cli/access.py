@@ -183,10 +183,12 @@ def audit(
     async def show(store: Store) -> None:
         since = None if hours is None else store.clock.now() - int(hours * 3600e6)
         search = AuditSearch(principal, call, resource, since=since, oldest_first=True, limit=PAGE)
-        while found := await store.audit_records(search):
-            for each in found:
+        following: int | None = 0
+        while following is not None:
+            page = await store.audit_records(replace(search, after=following))
+            for each in page.entries:
                 sys.stdout.write(_line(each, as_json=json_output) + "\n")
-            search = replace(search, after=found[-1].audit_id)
+            following = page.following
 
     _with_store(show, database, database_file, table_prefix, config_file)
 

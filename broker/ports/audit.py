@@ -77,6 +77,14 @@ class AuditSearch:
     limit: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Some records, and the number behind which to continue; None: there are no more."""
+
+    entries: list[StoredAuditRecord]
+    following: int | None
+
+
 class AuditStore(Protocol):
     """Records are appended and read; only retention deletes them."""
 
@@ -84,6 +92,6 @@ class AuditStore(Protocol):
         """Appends records; they are durable then."""
         ...
 
-    async def audit_records(self, search: AuditSearch) -> list[StoredAuditRecord]:
-        """Some records."""
+    async def audit_records(self, search: AuditSearch) -> AuditPage:
+        """Some records; of a limited number, so that there may be few, even none, although others follow."""
         ...

@@ -80,7 +80,6 @@ class AccessOperations:
         Raises:
             InvalidArgument: the size or the token is wrong.
         """
-        size = page_limit(page_size)
-        wanted = replace(search, after=parse_number_token(page_token), limit=size + 1)
-        found = await self._audit.audit_records(wanted)
-        return found[:size], number_token(found[size - 1].audit_id if len(found) > size else None)
+        wanted = replace(search, after=parse_number_token(page_token), limit=page_limit(page_size))
+        page = await self._audit.audit_records(wanted)
+        return page.entries, number_token(page.following)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.domain.access import Rule
     from broker.domain.tenancy import Quota, Usage
     from broker.ports.access import StoredQuota, StoredRule
-    from broker.ports.audit import AuditRecord, AuditSearch, StoredAuditRecord
+    from broker.ports.audit import AuditPage, AuditRecord, AuditSearch
 
 
 class AccessRules(Access):
@@ -54,7 +54,7 @@ class AccessRules(Access):
         now = self.clock.now()
         await self._write(lambda session: audit.append(session, records, now, self._broker_id))
 
-    async def audit_records(self, search: AuditSearch) -> list[StoredAuditRecord]:
+    async def audit_records(self, search: AuditSearch) -> AuditPage:
         """Some records."""
         return await self._read(lambda session: audit.find(session, search))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.ports.audit import AuditOutcome, AuditRecord, StoredAuditRecord
+from broker.ports.audit import AuditOutcome, AuditPage, AuditRecord, StoredAuditRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from broker.ports.audit import AuditSearch
     from broker.storage.engine.session import Session
 
+MOST_EXAMINED = 10_000
+"""Records that are looked at for a page."""
 CHUNK = 1000
 """Records that are deleted together."""
 _COLUMNS = "happened_at, broker_id, principal, address, call_name, action, resource, outcome, times, detail"
@@ -24,8 +26,11 @@ def append(session: Session, records: Sequence[AuditRecord], now: int, broker_id
     session.insert("audit_record", _COLUMNS, [_values(record, now, broker_id) for record in records])
 
 
-def find(session: Session, search: AuditSearch) -> list[StoredAuditRecord]:
-    """Some records, by their numbers; uses audit_principal for those of one principal, otherwise the primary key."""
+def find(session: Session, search: AuditSearch) -> AuditPage:
+    """Some records, by their numbers; uses audit_principal for those of one principal, otherwise the primary key.
+
+    Where other conditions pass records over, of MOST_EXAMINED numbers at most.
+    """
     conditions: list[str] = []
     values: list[Any] = []
     for column, value in (("principal", search.principal), ("call_name", search.call), ("resource", search.resource)):
@@ -39,13 +44,33 @@ def find(session: Session, search: AuditSearch) -> list[StoredAuditRecord]:
         if time is not None:
             conditions.append(f"happened_at {comparison} ?")
             values.append(time)
+    passes_over = len(conditions) > bool(search.principal)
     if search.after:
         conditions.append("audit_id > ?" if search.oldest_first else "audit_id < ?")
         values.append(search.after)
+    last = _last_examined(session, search) if passes_over else None
+    if last is not None:
+        conditions.append("audit_id <= ?" if search.oldest_first else "audit_id >= ?")
+        values.append(last)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     order = "audit_id" if search.oldest_first else "audit_id DESC"
     query = f"SELECT audit_id, {_COLUMNS} FROM audit_record{where} ORDER BY {order} LIMIT ?"
-    return [_from_row(row) for row in session.fetch(query, (*values, search.limit))]
+    found = [_from_row(row) for row in session.fetch(query, (*values, search.limit + 1))]
+    if len(found) > search.limit:
+        return AuditPage(found[: search.limit], found[search.limit - 1].audit_id)
+    return AuditPage(found, last)
+
+
+def _last_examined(session: Session, search: AuditSearch) -> int | None:
+    """The last number that is looked at for a page; None: all of them can be."""
+    least, greatest = session.fetch("SELECT MIN(audit_id), MAX(audit_id) FROM audit_record")[0]
+    if least is None:
+        return None
+    if search.oldest_first:
+        last = max(search.after, least - 1) + MOST_EXAMINED
+        return int(last) if last < greatest else None
+    last = (min(search.after, greatest + 1) if search.after else greatest + 1) - MOST_EXAMINED
+    return int(last) if last > least else None
 
 
 def trim(session: Session, before: int) -> int:

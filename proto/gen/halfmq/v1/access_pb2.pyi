@@ -436,7 +436,9 @@ class ListAuditRecordsRequest(_message.Message):
     oldest_first: _builtins.bool
     """The oldest first; otherwise the newest."""
     page_size: _builtins.int
-    """At most this many; 0: 100, at most 1000."""
+    """At most this many; 0: 100, at most 1000. A page may hold fewer, even none, while others follow: a limited number of
+    records is looked at for each.
+    """
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""
     @_builtins.property

@@ -14,7 +14,7 @@ from broker.services.auditing import MERGED_FOR, MOST_DIFFERENT, MOST_OF_ONE, MO
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.ports.audit import AuditSearch, StoredAuditRecord
+    from broker.ports.audit import AuditPage, AuditSearch
 
 DENIED = AuditRecord("bob", "10.0.0.1", "ProducerService/Send", "PUB", "topic orders", AuditOutcome.DENIED)
 CHANGE = AuditRecord("root", "10.0.0.1", "AdminService/DeleteTopic", "DELETE", "topic a", AuditOutcome.ALLOWED)
@@ -32,7 +32,7 @@ class Kept:
             raise StorageUnavailable("away")
         self.records += records
 
-    async def audit_records(self, search: AuditSearch) -> list[StoredAuditRecord]:
+    async def audit_records(self, search: AuditSearch) -> AuditPage:
         raise NotImplementedError
 
     def taken(self) -> list[AuditRecord]:
