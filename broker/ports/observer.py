@@ -109,35 +109,33 @@ NO_OBSERVER = Observer()
 """Does nothing."""
 
 
+_EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+
+
 class GuardedObserver(Observer):
     """Calls an observer and logs what it raises: a faulty metric must not undo a batch or end a loop."""
 
-    __slots__ = ("_inner", "_logged_at")
-
     def __init__(self, inner: Observer) -> None:
         """Takes the observer to call."""
-        self._inner = inner
         self._logged_at = float("-inf")
+        # Functions of the instance: calls come with every batch, and looking methods up is a part of what they take.
+        for name in _EVENTS:
+            setattr(self, name, self._guarded(getattr(inner, name)))
+
+    def _guarded(self, method: Callable[..., None]) -> Callable[..., None]:
+        def call(*values: Any) -> None:
+            try:
+                method(*values)
+            except Exception:
+                self._failed()
+
+        return call
 
     def _failed(self) -> None:
         now = time.monotonic()
         if now - self._logged_at >= LOG_EVERY:
             self._logged_at = now
             logger.exception("an observer of the broker failed; the broker goes on, its figures may be incomplete")
-
-
-def _guarded(name: str) -> Callable[..., None]:
-    def call(self: GuardedObserver, *values: Any) -> None:
-        try:
-            getattr(self._inner, name)(*values)
-        except Exception:
-            self._failed()
-
-    return call
-
-
-for _name in [name for name in vars(Observer) if not name.startswith("_")]:
-    setattr(GuardedObserver, _name, _guarded(_name))
 
 
 class BothObservers(Observer):

@@ -47,7 +47,7 @@ class BrokerProcess:
         """Takes the database, further options of the command, and a module of this package to run in its place."""
         self._command = [*HALFMQ, "serve", *_SERVE, *options]
         if variant:
-            self._command = [sys.executable, "-m", f"halfmq_cli.bench.{variant}"]
+            self._command = [sys.executable, "-m", f"halfmq_cli.bench.{variant}", *options]
         self._environment = environment(HALFMQ_DATABASE=url)
         self.endpoint = self.console_endpoint = ""
         self._has_console = any(option.startswith("--console-listen") for option in options)
