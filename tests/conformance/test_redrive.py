@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from broker.errors import NotFound, Refused
 from broker.ports.delivery import JoinWork
 from broker.ports.groups import DeadLetterSearch, Redriven
 from broker.ports.log import SendWork
+from broker.storage.delivery import redrive as module
 from conformance.world import HOUR, LEASE, World, acks, bodies, bury, nacks, new_id, ok, pull, text
 
 if TYPE_CHECKING:
@@ -72,6 +74,22 @@ async def test_what_fails_again_can_go_back_again(store: Store, topic: Topic, ti
     assert [each.redriven_at is None for each in page.entries] == [False, False, False, True]
     assert [each.origin.reason for each in page.entries if each.origin] == ["no a1", "still 1", "still 2", "still 3"]
     assert set(page.entries[-1].message.properties) == set(page.entries[0].message.properties)
+
+
+async def test_a_page_looks_at_a_limited_number(
+    store: Store, topic: Topic, tired: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_EXAMINED", 100)
+    await bury(store, tired, topic, *[f"a{number}" for number in range(249)], "b1")
+    search, found, pages = DeadLetterSearch(tired, wanted=compile_filter(FilterKind.TAG, "b")), list[bytes](), 0
+    while True:
+        page = await store.find_dead_letters(search)
+        found += [each.message.body for each in page.entries]
+        pages += 1
+        if page.following is None:
+            break
+        search = replace(search, first=page.following)
+    assert (found, pages) == ([b"b1"], 3)
 
 
 async def test_a_redrive_ends_before_what_fails_again_meanwhile(

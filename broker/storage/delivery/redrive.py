@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 CHUNK = 256
+MOST_EXAMINED = 4096
+"""Dead letters that are looked at for a page; one for which few of them match ends there."""
 
 
 def find(session: Session, search: DeadLetterSearch, directory: Directory) -> DeadLetterPage:
@@ -52,11 +54,12 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
             field="page_token",
         )
     first = max(search.first, low)
+    until = min(high, first + MOST_EXAMINED)
     chosen: list[Candidate] = []
     size = 0
     steps = Steps()
-    while first < high and len(chosen) < search.limit and size < search.max_bytes and not steps.spent:
-        some, following = _wanted(session, topic, queue_id, first, min(CHUNK, high - first), search, steps)
+    while first < until and len(chosen) < search.limit and size < search.max_bytes and not steps.spent:
+        some, following = _wanted(session, topic, queue_id, first, min(CHUNK, until - first), search, steps)
         for candidate in some:
             if chosen and (len(chosen) == search.limit or size + candidate.size > search.max_bytes):
                 return _page(session, topic, queue_id, chosen, candidate.offset)

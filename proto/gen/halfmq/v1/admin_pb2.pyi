@@ -1100,7 +1100,9 @@ class ListDeadLettersRequest(_message.Message):
     group: _builtins.str
     """Group that could not handle them."""
     page_size: _builtins.int
-    """At most this many; 0: 100, at most 1000."""
+    """At most this many; 0: 100, at most 1000. A page may hold fewer, even none, while others follow: a limited number of
+    dead letters is looked at for each.
+    """
     page_token: _builtins.str
     """next_page_token of the page before; empty for the first."""
     @_builtins.property
