@@ -323,7 +323,10 @@ class Clients:
 def _describe(connected: Connected, told: Any, caller: Caller) -> None:
     """Takes over for operators what a client says of itself."""
     agent = told.user_agent
-    connected.library = printable(f"rocketmq-{_Language.Name(agent.language).lower()}/{agent.version}")
+    # A later client may be of a language that has no name here.
+    named = _Language.DESCRIPTOR.values_by_number.get(agent.language)
+    language = named.name.lower() if named is not None else f"language-{agent.language}"
+    connected.library = printable(f"rocketmq-{language}/{agent.version}")
     if told.WhichOneof("pub_sub") == "publishing":
         topics = [name_of(topic, caller.namespace) for topic in told.publishing.topics[:MOST_NAMES]]
         connected.kind, connected.topics = ClientKind.PRODUCER, topics

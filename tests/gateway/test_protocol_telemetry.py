@@ -153,6 +153,14 @@ async def test_node_is_told_its_settings_twice_and_others_once(raw: RawClient) -
     assert [stream.silent for stream in (*others, streams[0])] == [True, True, True]
 
 
+@pytest.mark.parametrize("language", [77, -1])
+async def test_a_client_of_a_language_that_came_later_is_taken(raw: RawClient, native: Client, language: int) -> None:
+    topic = await native.make_topic()
+    stream = raw.telemetry()
+    assert (await stream.agree(raw.producer_settings(topic, language=language))).client_type == ClientType.PRODUCER
+    assert await stream.agree(raw.producer_settings(topic))
+
+
 async def test_a_stream_whose_client_has_nothing_more_to_say_ends(raw: RawClient) -> None:
     stream = await raw.as_producer("orders")
     await stream.call.done_writing()
