@@ -130,7 +130,7 @@ async def test_a_last_check_without_an_answer_is_a_warning_and_one_that_nobody_p
 ) -> None:
     await prepared(store, topic)
     changed(world, "UPDATE half_message SET check_state = 2, check_due_at = ?", today() + 20 * SECOND)
-    one(findings(database, "stuck-checks"), WARNING, "1 transaction waits for the answer", "GetTransaction")
+    one(findings(database, "stuck-checks"), WARNING, "1 transaction waits for the answer", "halfmq admin tx show")
     changed(world, "UPDATE half_message SET check_due_at = ?", today() - 4 * POLICY.interval)
     one(findings(database, "stuck-checks"), CRITICAL, "parked 2.0 min ago: no broker is at work", "start a broker")
 

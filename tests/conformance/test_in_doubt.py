@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pymysql
@@ -164,13 +165,20 @@ async def written(store: Store, topic: Topic, *names: str) -> SinkWork:
     return work
 
 
+def counts(step: Redriven) -> Redriven:
+    """Without the place where the next step goes on."""
+    return replace(step, end=0, topic_id=None)
+
+
 async def test_a_redrive_tells_what_it_did(store: Store, topic: Topic, lost: LostAnswer) -> None:
     group = await buried(store, topic, "a", "b", "c")
     lost.arm()
     done = await store.redrive(DeadLetterSearch(group), republish=False)
-    assert done == Redriven(examined=3, redriven=3, total=3)
+    assert counts(done) == Redriven(examined=3, redriven=3, total=3)
     assert sorted(bodies(await pull(store, group, topic))) == ["a", "b", "c"]
-    assert await store.redrive(DeadLetterSearch(group), republish=False) == Redriven(examined=3, left=3, total=3)
+    assert counts(await store.redrive(DeadLetterSearch(group), republish=False)) == Redriven(
+        examined=3, left=3, total=3
+    )
 
 
 async def test_a_redrive_that_appends_does_so_once(world: World, store: Store, topic: Topic, lost: LostAnswer) -> None:
@@ -179,7 +187,7 @@ async def test_a_redrive_that_appends_does_so_once(world: World, store: Store, t
     assert await store.trim_queue(topic, topic.queue_ids[0]) == 2
     lost.arm()
     done = await store.redrive(DeadLetterSearch(group), republish=True)
-    assert done == Redriven(examined=2, republished=2, total=2)
+    assert counts(done) == Redriven(examined=2, republished=2, total=2)
     assert [message.body for message in await everywhere(store, topic)] == [b"a", b"b"]
 
 
@@ -188,7 +196,7 @@ async def test_a_redrive_with_nothing_to_do(store: Store, topic: Topic, lost: Lo
     await store.redrive(DeadLetterSearch(group), republish=False)
     lost.arm()
     done = await store.redrive(DeadLetterSearch(group), republish=False)
-    assert done == Redriven(examined=1, left=1, total=1)
+    assert counts(done) == Redriven(examined=1, left=1, total=1)
 
 
 async def test_an_epoch_is_committed_now_and_not_before(store: Store, topic: Topic, lost: LostAnswer) -> None:
