@@ -191,7 +191,9 @@ def test_a_checker_that_raises_or_does_not_know_is_asked_again(
     assert found.check_count == len(said) >= 3
     assert said[0] == SAID_NOTHING
     # On a slow machine a check may have gone out before the answer to the one before was here.
-    assert [verdict for verdict in said if verdict != SAID_NOTHING] == [SAID_UNKNOWN, SAID_COMMIT]
+    answers = [verdict for verdict in said if verdict != SAID_NOTHING]
+    assert list(dict.fromkeys(answers)) == [SAID_UNKNOWN, SAID_COMMIT]
+    assert answers.count(SAID_UNKNOWN) == 1
 
 
 def test_a_producer_that_named_no_topic_is_asked_about_all_to_which_it_sends(
