@@ -109,7 +109,8 @@ NO_OBSERVER = Observer()
 """Does nothing."""
 
 
-_EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+"""The names of its methods."""
 
 
 class GuardedObserver(Observer):
@@ -119,7 +120,7 @@ class GuardedObserver(Observer):
         """Takes the observer to call."""
         self._logged_at = float("-inf")
         # Functions of the instance: calls come with every batch, and looking methods up is a part of what they take.
-        for name in _EVENTS:
+        for name in EVENTS:
             setattr(self, name, self._guarded(getattr(inner, name)))
 
     def _guarded(self, method: Callable[..., None]) -> Callable[..., None]:
@@ -157,7 +158,7 @@ def _both(name: str) -> Callable[..., None]:
     return call
 
 
-for _name in [name for name in vars(Observer) if not name.startswith("_")]:
+for _name in EVENTS:
     setattr(BothObservers, _name, _both(_name))
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.metrics.observing import CountingObserver
-from broker.ports.observer import Observer, guarded
+from broker.ports.observer import EVENTS, Observer, guarded
 from halfmq_cli import logs
 from halfmq_cli.serving import run_broker
 
@@ -37,7 +37,7 @@ class TimedObserver(Observer):
     def __init__(self, observer: Observer) -> None:
         """Takes the other one, and measures what timing takes."""
         self.begin()
-        for name in [name for name in vars(Observer) if not name.startswith("_")]:
+        for name in EVENTS:
             setattr(self, name, self._timed(getattr(observer, name)))
         nothing, began = self._timed(lambda: None), time.thread_time_ns()
         for _ in range(_TRIES):

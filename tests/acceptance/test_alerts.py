@@ -345,24 +345,22 @@ def test_retention_is_behind(database: str, tmp_path: Path) -> None:
 GONE = SqlError(1146, "42S02", "Table 'dedup_key' doesn't exist")
 
 
-def test_a_part_of_retention_fails(database: str, tmp_path: Path) -> None:
+def after_failures(database: str, statement: str, metric: str) -> Scrape:
+    """The metrics of a broker whose retention fails at a statement, once one tells so."""
     with MySqlProxy.to(database) as proxy:
-        proxy.on_statement(r"FROM .?dedup_key.? WHERE expires_at", when="before", action=GONE, times=None)
+        proxy.on_statement(statement, when="before", action=GONE, times=None)
         with BrokerProcess(proxy.url(database), **SETTINGS) as broker:
-            then = after(
-                broker, lambda found: value(found, "halfmq_failed_pieces_total", loop="retention") > 0, "none fails"
-            )
+            return after(broker, lambda found: value(found, metric, loop="retention") > 0, "none fails")
+
+
+def test_a_part_of_retention_fails(database: str, tmp_path: Path) -> None:
+    then = after_failures(database, r"FROM .?dedup_key.? WHERE expires_at", "halfmq_failed_pieces_total")
     assert value(samples_of(then.text), "halfmq_failed_rounds_total", loop="retention") == 0
     fires(tmp_path, "HalfmqRetentionBehind", Scrape(), then)
 
 
 def test_rounds_of_retention_fail(database: str, tmp_path: Path) -> None:
-    with MySqlProxy.to(database) as proxy:
-        proxy.on_statement(r"UPDATE .?maintenance_turn.*'retention'", when="before", action=GONE, times=None)
-        with BrokerProcess(proxy.url(database), **SETTINGS) as broker:
-            then = after(
-                broker, lambda found: value(found, "halfmq_failed_rounds_total", loop="retention") > 0, "none fails"
-            )
+    then = after_failures(database, r"UPDATE .?maintenance_turn.*'retention'", "halfmq_failed_rounds_total")
     assert value(samples_of(then.text), "halfmq_failed_pieces_total", loop="retention") == 0
     fires(tmp_path, "HalfmqRetentionBehind", Scrape(), then)
 

@@ -53,15 +53,10 @@ class Spans:
         return [self.by_id[each]["name"] for each in span["links"]]
 
 
-@pytest.fixture(scope="module", params=ALL_KINDS)
-def spans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spans]:
-    """What was recorded by producers, brokers and a consumer; on a server there are two brokers."""
-    kind = request.param
-    url = f"sqlite:///{tmp_path_factory.mktemp('traced') / 'halfmq.db'}"
-    if kind != "sqlite":
-        url = create_database(server_url(kind))
+def told_by(program: str, argument: str) -> Any:
+    """What a program beside this file prints, as JSON; in a process of its own, for the provider is the process's."""
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "traced.py"), url],
+        [sys.executable, str(FOLDER / program), argument],
         capture_output=True,
         text=True,
         check=False,
@@ -69,7 +64,17 @@ def spans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
-    yield Spans(json.loads(done.stdout))
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", params=ALL_KINDS)
+def spans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spans]:
+    """What was recorded by producers, brokers and a consumer; on a server there are two brokers."""
+    kind = request.param
+    url = f"sqlite:///{tmp_path_factory.mktemp('traced') / 'halfmq.db'}"
+    if kind != "sqlite":
+        url = create_database(server_url(kind))
+    yield Spans(told_by("traced.py", url))
     if kind != "sqlite":
         drop_database(url)
 
@@ -201,15 +206,6 @@ def test_the_listings_of_the_page_run() -> None:
 def test_what_a_site_sends_is_below_its_request() -> None:
     """Django with its own instrumentation as on the page, by WSGI and ASGI, with a synchronous and an async view."""
     listing = listing_with("docs/traces.md", "from django").text
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "traced_site.py"), listing],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
+    assert told_by("traced_site.py", listing) == [
         [f"POST {view}", "send orders"] for view in ("orders", "orders-async") for _ in "ab"
     ]

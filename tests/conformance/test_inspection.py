@@ -98,6 +98,18 @@ async def test_what_a_line_says(world: World, pending: Pending) -> None:
     assert several.next_check_at == several.prepared_at + POLICY.first_check
 
 
+async def paged(store: Store, wanted: TransactionFilter) -> tuple[list[bytes], int]:
+    """The ids of all pages, and how many pages these are."""
+    seen, pages = list[bytes](), 0
+    while True:
+        page = await store.list_transactions(wanted)
+        seen += [line.transaction_id for line in page.entries]
+        pages += 1
+        if page.following is None:
+            return seen, pages
+        wanted = replace(wanted, after=page.following)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 6])
 async def test_paging_sees_each_once(world: World, store: Store, topic: Topic, size: int) -> None:
     """Transactions prepared in the same microsecond are told apart by their ids."""
@@ -105,14 +117,7 @@ async def test_paging_sees_each_once(world: World, store: Store, topic: Topic, s
     for _ in range(2):
         expected += [await prepared(store, topic) for _ in range(3)]
         world.clock.pass_time(1)
-    seen: list[bytes] = []
-    wanted = TransactionFilter(limit=size)
-    while True:
-        page = await store.list_transactions(wanted)
-        seen += [line.transaction_id for line in page.entries]
-        if page.following is None:
-            break
-        wanted = replace(wanted, after=page.following)
+    seen, _ = await paged(store, TransactionFilter(limit=size))
     assert seen == expected
 
 
@@ -131,14 +136,7 @@ async def test_paging_over_some_groups_sees_each_once(
         ok(await store.prepare([PrepareWork(own, group_id, [half(topic, "x")])]))
         expected += [own] if name in "ac" else []
         world.clock.pass_time(1)
-    seen: list[bytes] = []
-    wanted = TransactionFilter(limit=size, groups=frozenset(chosen))
-    while True:
-        page = await store.list_transactions(wanted)
-        seen += [line.transaction_id for line in page.entries]
-        if page.following is None:
-            break
-        wanted = replace(wanted, after=page.following)
+    seen, _ = await paged(store, TransactionFilter(limit=size, groups=frozenset(chosen)))
     assert seen == expected
 
 
@@ -159,12 +157,5 @@ async def test_a_page_looks_at_a_limited_number(
         search.topic_id = getattr(pending, name).topic_id
     if name := wanted.get("prepared_before"):
         search.prepared_before = pending.times[name]
-    seen, pages = list[str](), 0
-    while True:
-        page = await pending.store.list_transactions(search)
-        seen += [pending.names[each.transaction_id] for each in page.entries]
-        pages += 1
-        if page.following is None:
-            break
-        search = replace(search, after=page.following)
-    assert (seen, pages > 1) == (expected, True)
+    seen, pages = await paged(pending.store, search)
+    assert ([pending.names[own] for own in seen], pages > 1) == (expected, True)

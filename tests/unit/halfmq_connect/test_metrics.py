@@ -32,8 +32,8 @@ class Source:
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_PATIENCE", 0.1)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_PATIENCE", 30.0)
 
 
 def numbers(found: object) -> list[float]:
@@ -49,6 +49,7 @@ def test_a_database_is_looked_at_once_in_a_while() -> None:
 
 def test_one_that_stands_still_holds_nobody_up_and_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_SAMPLE_EVERY", 1e-9)
+    monkeypatch.setattr(metrics, "_PATIENCE", 0.1)
     source = Source()
     source.answers.clear()
     sample = sparingly(source.look)
