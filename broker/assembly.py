@@ -15,6 +15,7 @@ from broker.maintenance.clock_synchroniser import ClockSynchroniser
 from broker.maintenance.delay_scheduler import DelayScheduler
 from broker.maintenance.end_offset_watcher import EndOffsetWatcher
 from broker.maintenance.lease_watcher import LeaseWatcher
+from broker.maintenance.primary_watcher import PrimaryWatcher
 from broker.maintenance.quota_watcher import QuotaWatcher
 from broker.maintenance.readiness_watcher import ReadinessWatcher
 from broker.maintenance.retention import RetentionSweeper
@@ -173,6 +174,7 @@ def assemble(
         readiness=readiness,
         loops=[
             readiness,
+            *([PrimaryWatcher(store)] if database.dialect.kind is not None else []),
             *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
             AuditRecorder(audit),
             StatusReporter(reports),

@@ -29,6 +29,14 @@ class Moved:
     busy: bool = False
 
 
+class PrimaryStore(Protocol):
+    """The port of what follows the database's primary."""
+
+    async def look_for_primary(self) -> None:
+        """Asks the database's servers which one accepts writes; connections to a former primary are cut."""
+        ...
+
+
 class ScheduleStore(Protocol):
     """The scheduler's port."""
 

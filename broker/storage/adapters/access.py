@@ -96,6 +96,7 @@ class Access:
         self._forwarding_slots = FairSemaphore(FORWARDING_THREADS)
         # Large ones leave a thread to the others.
         self._large_forwarding_slots = FairSemaphore(FORWARDING_THREADS - 1)
+        self._primary_thread = ThreadPoolExecutor(1, thread_name_prefix="halfmq-primary-watch")
         # Submissions are read and released one part after the other, apart from the slower chores.
         self._submitting = _LookUps(
             database, self._lanes.reconnect_timeout, 1, awaited=False, lock_wait=1, lock_waits=1
@@ -157,6 +158,7 @@ class Access:
             self._submitting,
         ):
             await threads.close()
+        self._primary_thread.shutdown(wait=False)
 
     async def _read(self, work: Callable[[Session], Result]) -> Result:
         return await self._look_ups.run(work, write=False)

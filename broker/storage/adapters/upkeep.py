@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from broker.errors import StorageUnavailable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Upkeep(Access):
-    """Implements RetentionStore, ClockStore and ReadinessStore."""
+    """Implements RetentionStore, ClockStore, PrimaryStore and ReadinessStore."""
 
     @property
     def database_away(self) -> bool:
@@ -36,6 +37,11 @@ class Upkeep(Access):
         versions = self._database.names.versions
         if await self._watch(lambda session: session.fetch_one(f"SELECT version_num FROM {versions}")) is None:
             raise StorageUnavailable("The database has no tables of halfmq.")
+
+    async def look_for_primary(self) -> None:
+        """Asks the database's servers which one accepts writes; connections to a former primary are cut."""
+        # Not in a thread that serves work: all of those may wait for the former primary.
+        await asyncio.get_running_loop().run_in_executor(self._primary_thread, self._database.look_for_primary)
 
     async def synchronise_clock(self) -> None:
         """Reads the database's time."""

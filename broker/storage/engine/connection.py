@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+import weakref
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine.availability import Availability
+from broker.storage.engine.cluster.addresses import addresses_of, read_url, shown
+from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PrimaryFinder
+from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.dialects.base import DEFAULT_ANSWER_TIMEOUT, Target
 from broker.storage.engine.session import Session
 from broker.storage.tables.naming import TableNames
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
+    from collections.abc import Callable, Sequence
 
+    import sqlalchemy as sa
+    from sqlalchemy.engine import URL
+
+    from broker.storage.engine.cluster.addresses import Address
+    from broker.storage.engine.cluster.primary import Answer
     from broker.storage.engine.dialects.base import Dialect
 
 LOGIN_TIMEOUT = 10.0
@@ -42,9 +53,12 @@ def parse_url(text: str) -> URL:
     Raises:
         ConfigurationError: not a URL, or of an unsupported database.
     """
-    examples = "use mysql://user:password@host:3306/database, or sqlite:///path/to/file"
+    examples = (
+        "use mysql://user:password@host:3306/database (host1:3306,host2:3306 for the servers of a cluster), or"
+        " sqlite:///path/to/file"
+    )
     try:
-        url = make_url(text)
+        url = read_url(text)
     except (ArgumentError, ValueError):
         raise ConfigurationError(f"The database URL cannot be read; {examples}.", field="database") from None
     backend = url.get_backend_name()
@@ -99,9 +113,15 @@ class Database:
         self._connecting = threading.local()
         # Of the pool: a discarded session's is replaced.
         self._generation = 0
+        # A new one of the primary is noticed before a session's next use.
+        self._primary_changes = 0
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._opening = threading.Lock()
         given = DIALECTS[self.url.get_backend_name()]
         self.dialect: Dialect
         self.dialect, self.version = given.recognised(self.target, LOGIN_TIMEOUT)
+        self._writer_table = self.names.table("cluster_writer")
+        self._primary = self._primary_finder() if self.dialect.kind is not None else None
         self.volatile = self.dialect.is_volatile(self.target)
         self._anchor = self._connect() if self.volatile else None
         self._pool = QueuePool(
@@ -116,7 +136,7 @@ class Database:
     @property
     def shown_url(self) -> str:
         """The URL without its password."""
-        return self.url.render_as_string(hide_password=True)
+        return shown(self.url)
 
     def idle_limit(self, *, reading: bool = False) -> float:
         """Seconds after which an idle session is not reused: the server may be about to end it."""
@@ -140,7 +160,7 @@ class Database:
             lock_wait: seconds to wait for a row that another session holds.
         """
         self._connecting.within = within
-        generation = self._generation
+        generation, primary_changes = self._generation, self._primary_changes
         try:
             connection = self._pool.connect()
             while time.monotonic() - connection.info.get(_USED_AT, float("inf")) > self.idle_limit():
@@ -151,6 +171,7 @@ class Database:
         connection.info[_GENERATION] = generation
         try:
             session = Session(connection, self.dialect, self.names)
+            session.primary_changes = primary_changes
             self.dialect.prepare(
                 session, self.target, reading=reading, answer_timeout=answer_timeout, lock_wait=lock_wait
             )
@@ -162,7 +183,11 @@ class Database:
     def release(self, session: Session) -> None:
         """Returns a healthy session to the pool, if that is still in use; detects a lost connection."""
         pool, generation = self._pool, self._generation
-        if session.connection.info[_GENERATION] != generation:
+        if (
+            session.connection.info[_GENERATION] != generation
+            or self.is_outdated(session)
+            or not self.dialect.may_keep(session.connection.dbapi_connection)
+        ):
             self.renew(session)
             return
         try:
@@ -182,9 +207,16 @@ class Database:
         """Drops a session, such as one that was idle for so long that the server may have ended it."""
         session.connection.invalidate()
 
+    def is_outdated(self, session: Session) -> bool:
+        """Whether the primary has changed since the session was connected."""
+        return session.primary_changes != self._primary_changes
+
     def discard(self, session: Session) -> None:
         """Drops a session whose connection is unreliable, and all idle ones, which are probably broken as well."""
         session.connection.invalidate()
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         self._generation += 1
         self._pool.dispose()
         self._pool = self._pool.recreate()
@@ -193,19 +225,83 @@ class Database:
         """Closes all idle connections, and those in use when they are released."""
         self._generation += 1
         self._pool.dispose()
+        if self._primary is not None:
+            self._primary.close()
         if self._anchor is not None:
             self._anchor.close()
 
     def sqlalchemy_engine(self) -> sa.Engine:
         """An engine for migrations, without a timeout for answers: a table may be large."""
-        return self.dialect.engine_of(lambda: self.dialect.connect_patiently(self.target, self._within()))
+        return self.dialect.engine_of(self._connect_patiently)
 
     def connect(self) -> Any:
         """A connection of the driver, outside of the pool; the caller closes it."""
         return self._connect()
 
+    def look_for_primary(self) -> None:
+        """Asks the servers which one accepts writes; connections to a former primary are cut."""
+        if self._primary is not None:
+            self._primary.look()
+
+    @property
+    def servers(self) -> Sequence[Answer]:
+        """What the servers said of themselves when they were last asked."""
+        return () if self._primary is None else self._primary.answers
+
+    def _primary_finder(self) -> PrimaryFinder:
+        asking = replace(self.target, hold_limit=0, answer_timeout=ANSWER_WITHIN)
+        addresses = addresses_of(self.url)
+        return PrimaryFinder(
+            addresses,
+            lambda address: self.dialect.connect(replace(asking, address=address), ANSWER_WITHIN),
+            self._writer_table,
+            self._follow,
+            trusted=len(addresses) == 1 and self.dialect.kind is not Kind.GALERA,
+        )
+
+    def _follow(self, address: Address | None) -> None:
+        """Cuts connections to servers that are not the primary: what waits there would wait in vain."""
+        self._drop_idle()
+        with self._opening:
+            self._primary_changes += 1
+            former = [each for each in self._open if address is None or each.halfmq_address != address]
+        for connection in former:
+            with suppress(Exception):  # It is closed already.
+                connection._sock.shutdown(socket.SHUT_RDWR)
+
     def _connect(self) -> Any:
-        return self.dialect.connect(self.target, self._within())
+        within = self._within()
+        if self._primary is None:
+            return self.dialect.connect(self.target, within)
+        return self._connect_to_primary(self._primary, self.target, self.dialect.connect, within)
+
+    def _connect_to_primary(
+        self, primary: PrimaryFinder, target: Target, connect: Callable[[Target, float], Any], within: float
+    ) -> Any:
+        until = time.monotonic() + within
+        address = primary.find(within)
+        try:
+            connection = connect(replace(target, address=address), max(until - time.monotonic(), _SHORTEST))
+        except BaseException:
+            primary.suspect(address)
+            raise
+        connection.halfmq_address = address
+        with self._opening:
+            self._open.add(connection)
+        if not primary.trusted:
+            try:
+                self.dialect.take_part(connection, self._writer_table)
+            except BaseException:
+                primary.suspect(address)
+                connection.close()
+                raise
+        return connection
+
+    def _connect_patiently(self) -> Any:
+        within = self._within()
+        if self._primary is None:
+            return self.dialect.connect_patiently(self.target, within)
+        return self._connect_to_primary(self._primary, self.target, self.dialect.connect_patiently, within)
 
     def _within(self) -> float:
         return max(_SHORTEST, min(LOGIN_TIMEOUT, getattr(self._connecting, "within", LOGIN_TIMEOUT)))

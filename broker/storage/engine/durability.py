@@ -12,7 +12,7 @@ from broker.storage.engine.dialects import DIALECTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.storage.engine.dialects.unsuitable import Unsuitable
+    from broker.storage.engine.unsuitable import Unsuitable
 
 USUAL_BODY = 4 * 1024 * 1024
 

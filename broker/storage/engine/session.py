@@ -38,7 +38,12 @@ class StartOver(Exception):
 
 
 class Session:
-    """Runs statements written with `?` on a DBAPI connection."""
+    """Runs statements written with `?` on a DBAPI connection.
+
+    Attributes:
+        reading: it is in autocommit mode.
+        primary_changes: how often the database's primary had changed when it was connected.
+    """
 
     def __init__(self, connection: Any, dialect: Dialect, names: TableNames = PLAIN_NAMES) -> None:
         """Takes a DBAPI connection (or SQLAlchemy's pooled proxy of one)."""
@@ -46,6 +51,8 @@ class Session:
         self.dialect = dialect
         self._names = names
         self.reading = False
+        self.primary_changes = 0
+        self._writing = True
         self.cursor = connection.cursor()
         self._last: list[tuple[Sequence[Statement], Callable[[Sequence[Answer]], None] | None]] = []
         self._otherwise: Callable[[Session], Any] | None = None
@@ -53,6 +60,7 @@ class Session:
     def begin(self, *, write: bool = True) -> None:
         """Starts a transaction; on a database with a single writer, a writing one waits for the lock here."""
         self._forget_last()
+        self._writing = write
         self.dialect.begin(self, write=write)
 
     def finish(
@@ -80,7 +88,7 @@ class Session:
         Raises:
             StartOver: a statement left to the COMMIT returned or changed another number of rows than expected.
         """
-        if self._last:
+        if self._last or (self.dialect.claims_commit and self._writing):
             self._run_last(commit=True)
         else:
             self.dialect.commit(self)

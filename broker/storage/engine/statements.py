@@ -37,7 +37,16 @@ class Statement:
 
 
 class Unexpected(Exception):
-    """A statement returned or changed another number of rows than expected."""
+    """A statement returned or changed another number of rows than expected.
+
+    Attributes:
+        statement: the one.
+    """
+
+    def __init__(self, statement: Statement) -> None:
+        """Takes the statement."""
+        super().__init__(statement.sql[:200])
+        self.statement = statement
 
 
 @dataclass(frozen=True, slots=True)

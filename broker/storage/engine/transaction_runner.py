@@ -170,7 +170,10 @@ class TransactionRunner:
 
     def _connected(self, now: float, deadline: float) -> Session:
         session = self._session
-        if session is not None and now - self._used_at > self._database.idle_limit(reading=self._reading):
+        if session is not None and (
+            now - self._used_at > self._database.idle_limit(reading=self._reading)
+            or self._database.is_outdated(session)
+        ):
             greenlets.in_thread(partial(self._database.renew, session))
             session = self._session = None
         if session is None:

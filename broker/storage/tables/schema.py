@@ -369,6 +369,15 @@ maintenance_turn = sa.Table(
     **_MYSQL,
 )
 
+cluster_writer = sa.Table(
+    "cluster_writer",
+    metadata,
+    sa.Column("slot", sa.SmallInteger, primary_key=True, autoincrement=False, comment="of a session; 0: of reports"),
+    sa.Column("node", sa.String(255), nullable=False, comment="Galera: the node that brokers write to"),
+    sa.Column("uses", sa.BigInteger, nullable=False, comment="transactions, reports"),
+    **_MYSQL,
+)
+
 broker = sa.Table(
     "broker",
     metadata,

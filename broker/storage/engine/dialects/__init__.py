@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from broker.storage.engine.dialects.galera import Galera
 from broker.storage.engine.dialects.mariadb import MariaDB
 from broker.storage.engine.dialects.mysql import MySQL
 from broker.storage.engine.dialects.sqlite import SQLite
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from broker.storage.engine.dialects.base import Dialect
 
 DIALECTS: Mapping[str, Dialect] = {"mysql": MySQL(), "mariadb": MariaDB(), "sqlite": SQLite()}
-"""By the name in a URL."""
+"""By the name in a URL; which one it really is, and in which cluster, tells `recognised`."""
+
+__all__ = ["DIALECTS", "Galera", "failure_of", "is_database_error", "is_lock_timeout"]
 
 
 def failure_of(error: BaseException) -> Failure:

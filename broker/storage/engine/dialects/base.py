@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import URL
 
-    from broker.storage.engine.dialects.unsuitable import Unsuitable
+    from broker.storage.engine.cluster.addresses import Address
+    from broker.storage.engine.cluster.role import Kind
     from broker.storage.engine.failures import Failure
     from broker.storage.engine.statements import Answer, Row
+    from broker.storage.engine.unsuitable import Unsuitable
 
 DEFAULT_ANSWER_TIMEOUT = 30.0
 LONGEST_IDLE = 600.0
@@ -29,6 +31,7 @@ class Target:
 
     Attributes:
         url: of the database.
+        address: of the server, if it has several.
         answer_timeout: seconds to wait for the answer to one statement.
         hold_limit: seconds that a session may keep an idle database transaction open before the server ends it; 0: the
             server's default.
@@ -39,6 +42,7 @@ class Target:
     answer_timeout: float = DEFAULT_ANSWER_TIMEOUT
     hold_limit: int = 0
     quick: bool = True
+    address: Address | None = None
 
 
 class Session(Protocol):
@@ -76,6 +80,8 @@ class Dialect(ABC):
             its answer.
         row: prefix of each row of VALUES.
         joined_to: joins two tables in this order, whatever the optimizer's estimate.
+        claims_commit: a transaction that wrote is committed by `finish`, never by `commit`.
+        kind: of its cluster; None: it is no server.
         concatenation: aggregate of the values of a column, bytes or texts, in the order in which rows are read; its
             fields are the column and the separator, a literal. Empty: there is none.
     """
@@ -91,6 +97,8 @@ class Dialect(ABC):
     row: ClassVar[str] = ""
     joined_to: ClassVar[str]
     concatenation: ClassVar[str] = ""
+    claims_commit: ClassVar[bool] = False
+    kind: Kind | None = None
 
     # SQL
 
@@ -212,6 +220,18 @@ class Dialect(ABC):
         del target, within
         return self, ""
 
+    def take_part(self, connection: Any, writer_table: str) -> None:  # noqa: B027 - nothing to do in most
+        """Prepares a connection to a server of a cluster; `writer_table`: the name of the table cluster_writer.
+
+        Raises:
+            Exception: the driver's own error when the server is not the one to write to.
+        """
+
+    def may_keep(self, connection: Any) -> bool:
+        """Whether a connection may be used again."""
+        del connection
+        return True
+
     @abstractmethod
     def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
         """An SQLAlchemy engine on connections from `connect`."""
@@ -255,6 +275,11 @@ class Dialect(ABC):
         """
         del session, target, version, largest_body
         return [], []
+
+    def survives(self, session: Session, target: Target) -> str:
+        """What an acknowledged commit survives, as the end of a sentence."""
+        del session, target
+        return "a crash of this process and of the machine, but not the loss of the disk"
 
     def is_volatile(self, target: Target) -> bool:
         """Whether the data exists only while a connection is open."""

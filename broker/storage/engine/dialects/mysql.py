@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects.servers import Server
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ class MySQL(Server):
 
     name = "mysql"
     oldest = (8, 4)
+    kinds = frozenset({Kind.ALONE, Kind.GROUP})
     # There is no timeout for idle transactions: it applies to all idle time of writing sessions.
     idle_setting = "wait_timeout"
     row = "ROW"

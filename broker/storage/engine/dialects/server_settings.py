@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.storage.engine.dialects.unsuitable import Unsuitable
+from broker.storage.engine.unsuitable import Unsuitable
 
 if TYPE_CHECKING:
     from broker.storage.engine.dialects.base import Session

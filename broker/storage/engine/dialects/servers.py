@@ -14,6 +14,10 @@ import sqlalchemy as sa
 from pymysql.constants import CLIENT
 
 from broker.errors import ConfigurationError
+from broker.storage.engine.cluster.addresses import HOSTS, addresses_of
+from broker.storage.engine.cluster.primary import ANSWER_WITHIN, NoPrimary
+from broker.storage.engine.cluster.role import Kind
+from broker.storage.engine.cluster.roles import kind_of, promise_of, role_of
 from broker.storage.engine.dialects.base import Dialect
 from broker.storage.engine.dialects.quick_connection import QuickConnection
 from broker.storage.engine.dialects.server_settings import unsafe_settings
@@ -26,14 +30,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL
 
+    from broker.storage.engine.cluster.promise import Promise
     from broker.storage.engine.dialects.base import Session, Target
-    from broker.storage.engine.dialects.unsuitable import Unsuitable
     from broker.storage.engine.statements import Row
+    from broker.storage.engine.unsuitable import Unsuitable
 
 # A packet holds 16 MiB by default. A single statement may be larger, see `server_settings`: a byte of a body takes two.
 MAX_STATEMENT_BYTES = 12 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0
-LOOPBACK = {None, "127.0.0.1", "localhost", "::1"}
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 # Ends a packet with an error unless the statement before it returned or changed so many rows. MariaDB ignores the
 # errors of DO.
@@ -65,12 +70,16 @@ _FAILURES = {
     # A log-in that is refused while the broker runs: possibly a temporary change by an administrator.
     **dict.fromkeys((1044, 1045, 1049, 1129, 1130, 1698, 1820, 1862, 3118, 4151), Failure.LOST),
     **dict.fromkeys((1290, 1792, 1836), Failure.READ_ONLY),
+    # Of clusters: a COMMIT that the cluster did not take, or did; a server that is no part of its cluster now.
+    **dict.fromkeys((1180, 3100, 3101, 3032), Failure.LOST),
+    **dict.fromkeys((1047, 3796, 3797, 3798, 3799), Failure.READ_ONLY),
     **dict.fromkeys((1021, 1026, 1114, 3019), Failure.FULL),
     1062: Failure.DUPLICATE,
 }
 _LOCK_WAITS = {1205, 3572}
 _ACCESS_DENIED = {1044, 1045, 1698}
 _UNKNOWN_DATABASE = 1049
+READ_ONLY = 1290
 
 
 class Server(Dialect):
@@ -79,9 +88,11 @@ class Server(Dialect):
     Attributes:
         oldest: the first supported version.
         idle_setting: the timeout of an idle transaction.
+        kinds: of clusters that it can be in.
     """
 
     oldest: ClassVar[tuple[int, int]]
+    kinds: ClassVar[frozenset[Kind]] = frozenset(Kind)
     idle_setting: ClassVar[str]
     gives_way = True
     for_update = " FOR UPDATE"
@@ -93,6 +104,10 @@ class Server(Dialect):
     )
     joined_to = "STRAIGHT_JOIN"
     concatenation = "GROUP_CONCAT({} SEPARATOR {})"
+
+    def __init__(self, kind: Kind = Kind.ALONE) -> None:
+        """Takes the kind of its cluster."""
+        self.kind: Kind = kind
 
     # SQL
 
@@ -209,7 +224,7 @@ class Server(Dialect):
                     more = cursor.nextset()
         except pymysql.err.MySQLError as error:
             if error.args[:1] == (_OUT_OF_RANGE,) and not answered[done]:
-                raise Unexpected(texts[done - 1][:200]) from error
+                raise Unexpected(statements[sum(answered[:done]) - 1]) from error
             raise
         if done != len(texts):
             raise RuntimeError(f"{done} answers to {len(texts)} statements")
@@ -228,10 +243,10 @@ class Server(Dialect):
 
     def connect(self, target: Target, within: float) -> Any:
         """Connects, and sets the session up in one round trip."""
-        url = target.url
+        url, address = target.url, target.address or addresses_of(target.url)[0]
         connection = (QuickConnection if target.quick else pymysql.Connection)(
-            host=url.host or "127.0.0.1",
-            port=url.port or 3306,
+            host=address.host,
+            port=address.port,
             user=url.username,
             password=str(url.password or ""),
             database=url.database,
@@ -242,7 +257,7 @@ class Server(Dialect):
             write_timeout=within,
             autocommit=False,
             client_flag=CLIENT.MULTI_STATEMENTS,
-            **_options(url),
+            **_options(url, address.host),
         )
         statements = list(_SESSION)
         if target.hold_limit:
@@ -267,15 +282,47 @@ class Server(Dialect):
         """Whether a version is one of this server's."""
 
     def recognised(self, target: Target, within: float) -> tuple[Dialect, str]:
-        """Asks the server for its version."""
-        connection = self.connect(replace(target, hold_limit=0), within)
+        """Asks a server for its version, and the kind of its cluster."""
+        connection = self._connect_to_any(replace(target, hold_limit=0), within)
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT VERSION()")
                 version = str(cursor.fetchone()[0])
+            kind = kind_of(connection)
         finally:
             connection.close()
-        return next(kind() for kind in Server.__subclasses__() if kind.has_version(version)), version
+        # The most specific class comes last.
+        recognised = [each for each in _servers() if each.has_version(version) and kind in each.kinds]
+        if not recognised:
+            raise ConfigurationError(
+                f"halfmq does not know {kind.value} on {version}: use that of MariaDB, or MySQL Group Replication.",
+                field="database",
+            )
+        return recognised[-1](kind), version
+
+    def _connect_to_any(self, target: Target, within: float) -> Any:
+        """Connects to the first server that answers.
+
+        Raises:
+            Exception: the driver's own error of the last one, if none does.
+        """
+        addresses = addresses_of(target.url)
+        # None of several keeps the others from being asked.
+        limit = within if len(addresses) == 1 else min(within, ANSWER_WITHIN)
+        for address in addresses[:-1]:
+            try:
+                return self.connect(replace(target, address=address), limit)
+            except Exception as error:
+                if self.failure_of(error) is not Failure.LOST:
+                    raise
+        return self.connect(replace(target, address=addresses[-1]), limit)
+
+    def take_part(self, connection: Any, writer_table: str) -> None:
+        """Looks whether the server still accepts writes: it was asked a moment ago."""
+        role = role_of(connection, self.kind, writer_table)
+        connection.rollback()
+        if not role.writable:
+            raise pymysql.err.OperationalError(READ_ONLY, role.reason)
 
     def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
         """An engine on these connections."""
@@ -303,7 +350,7 @@ class Server(Dialect):
 
     def failure_of(self, error: BaseException) -> Failure | None:
         """By the server's number of the error."""
-        if isinstance(error, pymysql.err.InterfaceError):
+        if isinstance(error, pymysql.err.InterfaceError | NoPrimary):
             return Failure.LOST
         if not isinstance(error, pymysql.err.MySQLError):
             return None
@@ -320,10 +367,12 @@ class Server(Dialect):
 
     def connect_error(self, url: URL, error: Exception) -> str:
         """Names the server, and what to check."""
+        if isinstance(error, NoPrimary):
+            return f"The database cannot be written to: {error}."
         if not isinstance(error, pymysql.err.MySQLError | OSError):
             return super().connect_error(url, error)
         code = error.args[0] if error.args else 0
-        where = f"{url.host}:{url.port or 3306}"
+        where = ", ".join(map(str, addresses_of(url)))
         if code in _ACCESS_DENIED:
             return f"The database server {where} refuses user {url.username!r}: check name, password and grants."
         if code == _UNKNOWN_DATABASE:
@@ -334,8 +383,7 @@ class Server(Dialect):
     def check(
         self, session: Session, target: Target, version: str, largest_body: int
     ) -> tuple[list[Unsuitable], list[Unsuitable]]:
-        """The version, and the settings that decide what survives a crash."""
-        del target
+        """The version, and the settings that decide what survives a crash, or the loss of a server."""
         found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
         if ((int(found[1]), int(found[2])) if found else (0, 0)) < self.oldest:
             oldest = ".".join(map(str, self.oldest))
@@ -343,7 +391,16 @@ class Server(Dialect):
                 f"The server is {self.name} {version}; halfmq needs {oldest} or newer (SKIP LOCKED, window functions).",
                 field="database",
             )
-        return unsafe_settings(session, largest_body)
+        unsafe, warnings = unsafe_settings(session, largest_body)
+        promise = self._promise(session, target)
+        return [*unsafe, *promise.unsafe], [*warnings, *promise.warnings]
+
+    def survives(self, session: Session, target: Target) -> str:
+        """By the kind of its cluster."""
+        return self._promise(session, target).survives
+
+    def _promise(self, session: Session, target: Target) -> Promise:
+        return promise_of(session.connection.dbapi_connection, self.kind, len(addresses_of(target.url)))
 
     # Migrations
 
@@ -371,6 +428,13 @@ class Server(Dialect):
             )
 
 
+def _servers(base: type[Server] = Server) -> Iterable[type[Server]]:
+    """The servers' classes, each before those that derive from it."""
+    for each in base.__subclasses__():
+        yield each
+        yield from _servers(each)
+
+
 def _notice_silence(connection: Any, seconds: int) -> None:
     """Has the kernel end a connection whose peer does not acknowledge data."""
     own = connection._sock
@@ -386,8 +450,8 @@ def _notice_silence(connection: Any, seconds: int) -> None:
             own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _options(url: URL) -> dict[str, Any]:
-    options: dict[str, Any] = dict(url.query)
+def _options(url: URL, host: str) -> dict[str, Any]:
+    options: dict[str, Any] = {name: value for name, value in url.query.items() if name != HOSTS}
     unknown = sorted(set(options) - {"ssl_ca", "ssl_cert", "ssl_key", "unix_socket", "charset"})
     if unknown:
         raise ConfigurationError(
@@ -396,7 +460,7 @@ def _options(url: URL) -> dict[str, Any]:
             field="database",
         )
     options.pop("charset", None)
-    if url.host in LOOPBACK and not any(name.startswith("ssl_") for name in options):
+    if host in LOOPBACK and not any(name.startswith("ssl_") for name in options):
         # The driver would encrypt if the server offers it, which is useless on loopback.
         return {**options, "ssl_disabled": True}
     if "ssl_ca" in options:

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from broker.errors import ConfigurationError
 from broker.storage.engine.dialects.base import Dialect
-from broker.storage.engine.dialects.unsuitable import Unsuitable
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.statements import Answer, Statement, Unexpected, marks, selection
+from broker.storage.engine.unsuitable import Unsuitable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,7 +115,7 @@ class SQLite(Dialect):
                 cursor.execute(sql, statement.values or ())
             answer = Answer(cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0)
             if statement.expected not in {None, len(answer.rows) if answer.changed < 0 else answer.changed}:
-                raise Unexpected(statement.sql)
+                raise Unexpected(statement)
             answers.append(answer)
         return answers
 

@@ -1,0 +1,235 @@
+"""Finds the one of a database's servers that accepts writes, and follows it.
+
+Each server is asked; nothing is concluded from a server that does not answer, except on Galera. Writes never go to two:
+a group elects one primary, on Galera brokers agree on one node, and where nothing decides (plain replication) two
+servers that both accept writes count as none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.storage.engine.cluster.probe import Probe
+from broker.storage.engine.cluster.role import Kind, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from broker.storage.engine.cluster.addresses import Address
+
+logger = logging.getLogger("halfmq.storage")
+
+ANSWER_WITHIN = 2.0
+"""Seconds for a server's answer about its role."""
+OTHERS_WITHIN = 1.0
+"""Seconds to wait for the other servers when one has said that it is writable."""
+SILENCE = 3.0
+"""Galera: seconds without a report of any broker after which the writer is moved to another node."""
+PAUSE = 0.2
+"""Seconds between two rounds of those who wait for a primary."""
+
+
+class NoPrimary(Exception):
+    """No server accepts writes, or it is not clear which one should."""
+
+
+class Answer(NamedTuple):
+    """A server's role, or why there is no answer."""
+
+    address: Address
+    role: Role | None
+    error: str = ""
+
+    def __str__(self) -> str:
+        """Both, for operators."""
+        if self.role is None:
+            return f"{self.address}: {self.error}"
+        return f"{self.address}: {'primary' if self.role.writable else self.role.reason}"
+
+
+class PrimaryFinder:
+    """Knows which server accepts writes. For several threads.
+
+    Attributes:
+        answers: what the servers said when they were last asked.
+        trusted: see the constructor.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        connect: Callable[[Address], Any],
+        writer_table: str,
+        on_change: Callable[[Address | None], None],
+        *,
+        trusted: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            addresses: of the servers.
+            connect: makes a connection of the driver, with short timeouts.
+            writer_table: the name of cluster_writer in the database.
+            on_change: called when another server is the primary, or, with None, when the primary is none any more.
+            trusted: there is one address, which is used whatever it says of itself: a server that stands alone can be
+                read while it accepts no writes, and a proxy connects to the primary.
+            clock: in seconds.
+        """
+        self.answers: Sequence[Answer] = ()
+        self.trusted = trusted
+        self._only = addresses[0] if trusted else None
+        self._probes = {address: Probe(address, connect, writer_table) for address in addresses}
+        self._on_change = on_change
+        self._clock = clock
+        self._looking = threading.Lock()
+        self._threads = ThreadPoolExecutor(len(addresses), thread_name_prefix="halfmq-primary")
+        self._address: Address | None = None
+        self._was: Address | None = None
+        self._writable: bool | None = None
+        self._heard: tuple[str, int] | None = None
+        self._heard_at = 0.0
+
+    def find(self, within: float) -> Address:
+        """The primary, by what is known, or by asking until it is found.
+
+        Raises:
+            NoPrimary: none was found within this many seconds.
+        """
+        if self._only is not None:
+            return self._only
+        until = self._clock() + within
+        while (found := self._address) is None:
+            with self._looking:
+                if self._address is None:
+                    self._look()
+            if self._address is None:
+                if self._clock() + PAUSE >= until:
+                    raise NoPrimary(self._explanation())
+                time.sleep(PAUSE)
+        return found
+
+    def look(self) -> None:
+        """Asks all servers. If the primary is another one, or none any more, connections to the former one are cut."""
+        with self._looking:
+            self._look()
+
+    def suspect(self, address: Address) -> None:
+        """Has `find` ask again: this server could not be used."""
+        if self._address == address and self._only is None:
+            self._address = None
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for probe in self._probes.values():
+            if not probe.waiting:
+                probe.close()
+
+    def _look(self) -> None:
+        self.answers = self._ask_all()
+        roles = {each.address: each.role for each in self.answers if each.role is not None}
+        found = self._decide(roles)
+        if self._only is not None:
+            self._notice(roles.get(self._only))
+            return
+        current = self._address or self._was
+        if found is not None:
+            self._address = found
+            if found != self._was:
+                self._tell(found)
+        elif current is not None and (current in roles or any(role.writable for role in roles.values())):
+            # It says so itself, or it is not clear which one is.
+            self._address = None
+            if self._was is not None:
+                self._tell(None)
+
+    def _tell(self, found: Address | None) -> None:
+        was, self._was = self._was, found
+        if found is None:
+            logger.warning("the database has no primary: %s", self._explanation())
+        elif was is not None or self._writable is False:
+            logger.warning("the database's primary is %s now", found)
+        self._writable = found is not None
+        self._on_change(found)
+
+    def _notice(self, role: Role | None) -> None:
+        """One address: a proxy may have connected it to another server, or the server changed."""
+        if role is None:
+            return
+        was, self._writable = self._writable, role.writable
+        if was is not None and was is not role.writable:
+            state = "accepts writes again" if role.writable else f"accepts no writes: {role.reason}"
+            logger.warning("the database's server %s", state)
+            self._on_change(None)
+
+    def _ask_all(self) -> list[Answer]:
+        began = time.monotonic()
+        asked: dict[Future[Role], Probe] = {}
+        for probe in self._probes.values():
+            if not probe.waiting:
+                probe.waiting = True
+                asked[self._threads.submit(_ask, probe)] = probe
+        answers: dict[Address, Answer] = {}
+        pending = set(asked)
+        until = began + ANSWER_WITHIN
+        while pending and (left := until - time.monotonic()) > 0:
+            done, pending = wait(pending, left, FIRST_COMPLETED)
+            for each in done:
+                answers[asked[each].address] = _answer(asked[each].address, each)
+            if any(answer.role is not None and answer.role.writable for answer in answers.values()):
+                until = min(until, began + OTHERS_WITHIN)
+        return [answers.get(address) or Answer(address, None, "no answer") for address in self._probes]
+
+    def _decide(self, roles: Mapping[Address, Role]) -> Address | None:
+        writable = {address: role for address, role in roles.items() if role.writable}
+        galera = {address: role for address, role in roles.items() if role.node}
+        if galera and not writable:
+            return self._move_writer(galera)
+        self._heard = None
+        if not writable:
+            return None
+        if any(role.kind is Kind.ALONE for role in writable.values()):
+            return next(iter(writable)) if len(writable) == 1 else None
+        return max(writable, key=lambda address: writable[address].view)
+
+    def _move_writer(self, ready: Mapping[Address, Role]) -> Address | None:
+        """Galera: makes a node the writer if there is none, or if nobody has reported for some time that he uses it."""
+        address, role = next(iter(ready.items()))
+        heard = max(((each.writer, each.beats) for each in ready.values()), key=lambda pair: pair[1])
+        now = self._clock()
+        if heard != self._heard:
+            self._heard, self._heard_at = heard, now
+        if role.writer and now - self._heard_at < SILENCE:
+            return None
+        if not self._probes[address].take_over(role):
+            return None
+        self._heard = None
+        return address
+
+    def _explanation(self) -> str:
+        writable = [answer for answer in self.answers if answer.role is not None and answer.role.writable]
+        told = "; ".join(map(str, self.answers))
+        if len(writable) > 1:
+            return (
+                f"{len(writable)} servers accept writes, and nothing tells which one is the primary: set read_only on"
+                f" the others ({told})"
+            )
+        return f"no server is the primary ({told})"
+
+
+def _ask(probe: Probe) -> Role:
+    try:
+        return probe.ask()
+    finally:
+        probe.waiting = False
+
+
+def _answer(address: Address, asked: Future[Role]) -> Answer:
+    error = asked.exception()
+    return Answer(address, asked.result()) if error is None else Answer(address, None, str(error))
