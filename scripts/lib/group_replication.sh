@@ -1,0 +1,81 @@
+# mysql-cluster: Group Replication with one primary.
+
+own_state='SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid'
+
+group_programs() { :; }
+
+group_options() {
+  local seeds=() other
+  for other in $(members); do seeds+=("$(member_address "$other"):33061"); done
+  # Read-only until the group says otherwise: a member that starts again must not take writes before it has joined.
+  options+=(--super-read-only=ON --gtid-mode=ON --enforce-gtid-consistency=ON --binlog-expire-logs-seconds=3600
+    --max-binlog-size=64M --report-host="$(client_address "$member")" --report-port=3306
+    "--plugin-load-add=group_replication.so;mysql_clone.so"
+    --group-replication-group-name=f8a5b4c2-3d1e-4e6f-9a70-5b1c2d3e4f50
+    --group-replication-start-on-boot=OFF
+    --group-replication-local-address="$(member_address "$member"):33061"
+    --group-replication-group-seeds="$(IFS=,; echo "${seeds[*]}")"
+    --group-replication-advertise-recovery-endpoints="$(member_address "$member"):3306"
+    --group-replication-recovery-get-public-key=ON
+    # The smallest: as shipped each member may keep 1 GB of messages.
+    --group-replication-message-cache-size=134217728)
+}
+
+group_state() {
+  sql "SELECT CONCAT(MEMBER_STATE, ' ', MEMBER_ROLE) FROM performance_schema.replication_group_members
+    WHERE MEMBER_ID = @@server_uuid"
+}
+
+group_start() {
+  for member in $(members); do at "$member"; alive || launch_member; done
+  for member in $(members); do at "$member"; await_member; done
+  group_lives || bootstrap_group
+  local joining=()
+  for member in $(members); do
+    at "$member"
+    join_group &
+    joining+=($!)
+  done
+  for job in "${joining[@]}"; do wait "$job" || die "$kind has not become whole"; done
+}
+
+group_rejoin() {
+  launch_member
+  await_member
+  join_group
+}
+
+# True when a member sees a majority.
+group_lives() {
+  local member dir
+  for member in $(members); do
+    at "$member"
+    [ "$(sql "SELECT ($own_state) = 'ONLINE' AND 2 * SUM(MEMBER_STATE = 'UNREACHABLE') < COUNT(*)
+      FROM performance_schema.replication_group_members")" != 1 ] || return 0
+  done
+  return 1
+}
+
+# By the member that has executed, or received, what all the others have.
+bootstrap_group() {
+  local best=1 most='' own
+  for member in $(members); do
+    at "$member"
+    must_sql 'STOP GROUP_REPLICATION'
+    own=$(must_sql "SELECT REPLACE(CONCAT_WS(',', @@GLOBAL.gtid_executed, (SELECT RECEIVED_TRANSACTION_SET FROM
+      performance_schema.replication_connection_status WHERE CHANNEL_NAME = 'group_replication_applier')), '\n', '')")
+    if [ "$(must_sql "SELECT GTID_SUBSET('$own', '$most')")" = 0 ]; then best=$member most=$own; fi
+  done
+  at "$best"
+  must_sql "SET GLOBAL group_replication_bootstrap_group = ON"
+  within=60 must_sql "START GROUP_REPLICATION USER = 'replication', PASSWORD = 'replication'"
+  must_sql "SET GLOBAL group_replication_bootstrap_group = OFF"
+}
+
+join_group() {
+  case $(sql "$own_state") in
+    ONLINE | RECOVERING) ;;
+    *) within=120 must_sql "STOP GROUP_REPLICATION; START GROUP_REPLICATION USER = 'replication', PASSWORD = 'replication'" ;;
+  esac
+  await_sql 60 "$own_state" ONLINE || die "$kind $member has not joined the group; its log is $dir/log"
+}

@@ -1,0 +1,1 @@
+# mysql-pair and mariadb-pair: a source and a replica, with semi-synchronous replication.
