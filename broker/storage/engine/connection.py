@@ -18,6 +18,7 @@ from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine.availability import Availability
 from broker.storage.engine.cluster.addresses import addresses_of, read_url, shown
 from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PrimaryFinder
+from broker.storage.engine.cluster.probe import ServerProbe
 from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.dialects.base import DEFAULT_ANSWER_TIMEOUT, Target
@@ -251,10 +252,12 @@ class Database:
     def _primary_finder(self) -> PrimaryFinder:
         asking = replace(self.target, hold_limit=0, answer_timeout=ANSWER_WITHIN)
         addresses = addresses_of(self.url)
+
+        def connect(address: Address) -> Any:
+            return self.dialect.connect(replace(asking, address=address), ANSWER_WITHIN)
+
         return PrimaryFinder(
-            addresses,
-            lambda address: self.dialect.connect(replace(asking, address=address), ANSWER_WITHIN),
-            self._writer_table,
+            [ServerProbe(address, connect, self._writer_table) for address in addresses],
             self._follow,
             trusted=len(addresses) == 1 and self.dialect.kind is not Kind.GALERA,
         )

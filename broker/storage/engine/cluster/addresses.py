@@ -74,5 +74,5 @@ def shown(url: URL) -> str:
     """The URL without its password, and with all servers."""
     if HOSTS not in url.query:
         return url.render_as_string(hide_password=True)
-    one = url.difference_update_query([HOSTS]).set(host=_IN_PLACE, port=None)
+    one = url.difference_update_query([HOSTS])._replace(host=_IN_PLACE, port=None)
     return one.render_as_string(hide_password=True).replace(_IN_PLACE, ",".join(map(str, addresses_of(url))), 1)

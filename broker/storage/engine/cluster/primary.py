@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker.storage.engine.cluster.probe import Probe
 from broker.storage.engine.cluster.role import Kind, Role
 
 if TYPE_CHECKING:
@@ -36,6 +35,34 @@ PAUSE = 0.2
 
 class NoPrimary(Exception):
     """No server accepts writes, or it is not clear which one should."""
+
+
+class Probe(Protocol):
+    """Asks one server. For one thread at a time.
+
+    Attributes:
+        address: of the server.
+        waiting: it is being asked.
+    """
+
+    address: Address
+    waiting: bool
+
+    def ask(self) -> Role:
+        """The server's role.
+
+        Raises:
+            Exception: the driver's own error when the server cannot be reached.
+        """
+        ...
+
+    def take_over(self, role: Role) -> bool:
+        """Galera: makes this node the writer, instead of the one in its role; returns whether it is."""
+        ...
+
+    def close(self) -> None:
+        """Closes its connection."""
+        ...
 
 
 class Answer(NamedTuple):
@@ -62,9 +89,7 @@ class PrimaryFinder:
 
     def __init__(
         self,
-        addresses: Sequence[Address],
-        connect: Callable[[Address], Any],
-        writer_table: str,
+        probes: Sequence[Probe],
         on_change: Callable[[Address | None], None],
         *,
         trusted: bool = False,
@@ -73,9 +98,7 @@ class PrimaryFinder:
         """Nothing is asked yet.
 
         Args:
-            addresses: of the servers.
-            connect: makes a connection of the driver, with short timeouts.
-            writer_table: the name of cluster_writer in the database.
+            probes: one for each server, in the order of preference.
             on_change: called when another server is the primary, or, with None, when the primary is none any more.
             trusted: there is one address, which is used whatever it says of itself: a server that stands alone can be
                 read while it accepts no writes, and a proxy connects to the primary.
@@ -83,12 +106,12 @@ class PrimaryFinder:
         """
         self.answers: Sequence[Answer] = ()
         self.trusted = trusted
-        self._only = addresses[0] if trusted else None
-        self._probes = {address: Probe(address, connect, writer_table) for address in addresses}
+        self._only = probes[0].address if trusted else None
+        self._probes = {probe.address: probe for probe in probes}
         self._on_change = on_change
         self._clock = clock
         self._looking = threading.Lock()
-        self._threads = ThreadPoolExecutor(len(addresses), thread_name_prefix="halfmq-primary")
+        self._threads = ThreadPoolExecutor(len(probes), thread_name_prefix="halfmq-primary")
         self._address: Address | None = None
         self._was: Address | None = None
         self._writable: bool | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.cluster.role import Kind, Role
 
 
-class Probe:
+class ServerProbe:
     """Asks one server. For one thread at a time.
 
     Attributes:

@@ -1,0 +1,49 @@
+"""URLs of several servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import ConfigurationError
+from broker.storage.engine.cluster.addresses import Address, addresses_of, read_url, shown
+from broker.storage.engine.connection import parse_url
+
+
+@pytest.mark.parametrize(
+    ("hosts", "addresses"),
+    [
+        ("db1", [("db1", 3306)]),
+        ("db1:3307", [("db1", 3307)]),
+        ("db1,db2:3307,db3", [("db1", 3306), ("db2", 3307), ("db3", 3306)]),
+        ("[::1]:3306,[fe80::2],10.0.0.3", [("::1", 3306), ("fe80::2", 3306), ("10.0.0.3", 3306)]),
+    ],
+)
+def test_servers_of_a_url_are_separated_by_commas(hosts: str, addresses: list[tuple[str, int]]) -> None:
+    url = read_url(f"mysql://halfmq:secret@{hosts}/orders?ssl_ca=ca.pem")
+    assert addresses_of(url) == tuple(Address(*each) for each in addresses)
+    assert (url.host, url.port or 3306) == addresses[0]
+    assert (url.username, url.password, url.database, url.query["ssl_ca"]) == ("halfmq", "secret", "orders", "ca.pem")
+
+
+def test_the_form_that_sqlalchemy_has_for_them_is_read_as_well() -> None:
+    url = read_url("mysql://halfmq@/orders?host=db1:3306&host=db2:3307")
+    assert addresses_of(url) == (Address("db1", 3306), Address("db2", 3307))
+
+
+@pytest.mark.parametrize("password", ["p,w", "p/w", "p%40w:x"])
+def test_a_password_may_have_what_separates_servers(password: str) -> None:
+    url = read_url(f"mysql://halfmq:{password}@db1,db2/orders")
+    assert url.password == password.replace("%40", "@")
+    assert len(addresses_of(url)) == 2
+
+
+def test_a_url_is_shown_with_all_servers_and_without_its_password() -> None:
+    url = read_url("mysql+pymysql://halfmq:secret@db1,[::1]:3307/orders?ssl_ca=ca.pem")
+    assert shown(url) == "mysql+pymysql://halfmq:***@db1:3306,[::1]:3307/orders?ssl_ca=ca.pem"
+    assert shown(read_url("mysql://halfmq:secret@db1/orders")) == "mysql://halfmq:***@db1/orders"
+
+
+@pytest.mark.parametrize("hosts", ["db1,", ",db1", "db1,db2:port", "db1,db2:70000", "db1,db1:3306", "db1,,db2"])
+def test_a_list_that_cannot_be_read_is_refused(hosts: str) -> None:
+    with pytest.raises(ConfigurationError, match="host1:3306,host2:3306"):
+        parse_url(f"mysql://halfmq:secret@{hosts}/orders")

@@ -1,0 +1,183 @@
+"""Which server is the primary, by what each of them says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.storage.engine.cluster.addresses import Address
+from broker.storage.engine.cluster.primary import SILENCE, NoPrimary, PrimaryFinder
+from broker.storage.engine.cluster.role import Kind, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WRITABLE = Role(Kind.ALONE, writable=True)
+READ_ONLY = Role(Kind.ALONE, writable=False, reason="read_only is on")
+PRIMARY = Role(Kind.GROUP, writable=True, view=3)
+SECONDARY = Role(Kind.GROUP, writable=False, reason="secondary, online", view=3)
+
+
+@dataclass
+class Server:
+    """A server as a probe sees it."""
+
+    address: Address
+    role: Role | None = None
+    waiting: bool = False
+    asked: int = 0
+
+    def ask(self) -> Role:
+        self.asked += 1
+        if self.role is None:
+            raise ConnectionRefusedError("refused")
+        return self.role
+
+    def take_over(self, role: Role) -> bool:
+        self.role = replace(role, writable=True, writer=role.node, beats=role.beats + 1)
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class World:
+    """Three servers, and who looks for the primary."""
+
+    servers: list[Server] = field(default_factory=lambda: [Server(Address(f"db{n}", 3306)) for n in (1, 2, 3)])
+    changes: list[Address | None] = field(default_factory=list)
+    now: float = 100.0
+
+    def __post_init__(self) -> None:
+        self.finder = PrimaryFinder(self.servers, self.changes.append, clock=lambda: self.now)
+
+    def say(self, *roles: Role | None) -> None:
+        for server, role in zip(self.servers, roles, strict=True):
+            server.role = role
+        self.finder.look()
+
+    @property
+    def primary(self) -> str | None:
+        try:
+            return self.finder.find(0).host
+        except NoPrimary:
+            return None
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.finder.close()
+
+
+def test_the_one_that_accepts_writes_is_the_primary(world: World) -> None:
+    world.say(READ_ONLY, WRITABLE, None)
+    assert world.primary == "db2"
+    assert [each and each.host for each in world.changes] == ["db2"]
+
+
+def test_a_failover_is_followed_and_noticed_once(world: World) -> None:
+    world.say(PRIMARY, SECONDARY, SECONDARY)
+    world.say(None, SECONDARY, SECONDARY)
+    assert world.primary == "db1", "a server that does not answer once is not given up for that"
+    world.say(None, PRIMARY, SECONDARY)
+    world.say(None, PRIMARY, SECONDARY)
+    assert world.primary == "db2"
+    assert [each and each.host for each in world.changes] == ["db1", "db2"]
+
+
+def test_a_primary_that_says_that_it_is_none_any_more_is_left_at_once(world: World) -> None:
+    world.say(PRIMARY, SECONDARY, SECONDARY)
+    world.say(SECONDARY, SECONDARY, SECONDARY)
+    assert world.changes[-1] is None
+    assert world.primary is None
+
+
+def test_two_that_accept_writes_without_a_group_are_none(world: World) -> None:
+    world.say(WRITABLE, READ_ONLY, None)
+    world.say(WRITABLE, WRITABLE, None)
+    assert world.changes[-1] is None
+    with pytest.raises(NoPrimary, match=r"2 servers accept writes.*set read_only"):
+        world.finder.find(0)
+    world.say(READ_ONLY, WRITABLE, None)
+    assert world.primary == "db2"
+
+
+def test_of_two_primaries_of_a_group_the_one_of_the_later_view_is_it(world: World) -> None:
+    """The other one was frozen, and has not yet heard that it is none any more."""
+    world.say(PRIMARY, replace(PRIMARY, view=4), replace(SECONDARY, view=4))
+    assert world.primary == "db2"
+
+
+def test_a_primary_that_could_not_be_used_is_looked_for_again(world: World) -> None:
+    world.say(PRIMARY, SECONDARY, SECONDARY)
+    asked = world.servers[0].asked
+    assert world.primary == "db1"
+    assert world.servers[0].asked == asked
+    world.finder.suspect(Address("db1", 3306))
+    assert world.primary == "db1"
+    assert world.servers[0].asked > asked
+    assert world.changes == [Address("db1", 3306)]
+
+
+def test_without_a_primary_the_error_tells_what_each_server_said(world: World) -> None:
+    world.say(READ_ONLY, None, SECONDARY)
+    with pytest.raises(NoPrimary, match=r"db1:3306: read_only is on; db2:3306: refused; db3:3306: secondary, online"):
+        world.finder.find(0)
+
+
+def test_a_trusted_address_is_used_whatever_it_says_and_its_changes_are_noticed() -> None:
+    server, changes = Server(Address("proxy", 3306), WRITABLE), list[Address | None]()
+    finder = PrimaryFinder([server], changes.append, trusted=True)
+    finder.look()
+    server.role = READ_ONLY
+    finder.look()
+    assert finder.find(0) == server.address
+    assert changes == [None]
+    finder.look()
+    server.role = None
+    finder.look()
+    assert changes == [None], "no answer is no change"
+    server.role = WRITABLE
+    finder.look()
+    assert changes == [None, None]
+    finder.close()
+
+
+# Galera: every node accepts writes, and brokers agree on one
+
+
+def node(name: str, writer: str = "", beats: int = 0) -> Role:
+    return Role(Kind.GALERA, writable=name == writer, reason="another", node=name, writer=writer, beats=beats)
+
+
+def test_the_first_node_becomes_the_writer_where_there_is_none(world: World) -> None:
+    world.say(None, node("b"), node("c"))
+    assert world.primary == "db2"
+    assert world.servers[1].role == node("b", "b", 1)
+
+
+def test_the_writer_stays_the_one_when_others_come_back(world: World) -> None:
+    world.say(node("a", "b"), node("b", "b"), node("c", "b"))
+    assert world.primary == "db2"
+
+
+def test_a_writer_that_others_still_use_is_not_replaced_by_one_who_cannot_reach_it(world: World) -> None:
+    for beats in range(10):
+        world.say(None, node("b", "a", beats), node("c", "a", beats))
+        world.now += SILENCE / 2
+    assert world.primary is None
+
+
+def test_a_writer_of_which_nobody_reports_is_replaced(world: World) -> None:
+    world.say(None, node("b", "a", 7), node("c", "a", 7))
+    world.now += SILENCE - 0.1
+    world.say(None, node("b", "a", 7), node("c", "a", 7))
+    assert world.primary is None
+    world.now += 0.2
+    world.say(None, node("b", "a", 7), node("c", "a", 7))
+    assert world.primary == "db2"
