@@ -58,7 +58,7 @@ must_sql() { sql "$1" || { cat "$dir/sql.log" >&2; die "$kind $member refused: $
 await_answer() { # seconds
   for ((tenths = $1 * 10; tenths > 0; tenths--)); do
     alive || return 1
-    within=5 sql 'SELECT 1' >/dev/null && return 0
+    within=5 sql "SHOW VARIABLES LIKE 'port'" >/dev/null && return 0
     sleep 0.1
   done
   return 1
