@@ -35,6 +35,8 @@ galera_options() {
 
 status_of() { echo "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'wsrep_$1'"; }
 
+galera_return() { :; } # by itself
+
 galera_state() {
   sql "SELECT CONCAT(($(status_of local_state_comment)), ', component ', ($(status_of cluster_status)))"
 }
