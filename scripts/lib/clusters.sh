@@ -7,6 +7,7 @@
 #   FLAVOUR_options   adds to the options of a member's server
 #   FLAVOUR_start     starts the members that do not run, and makes one cluster of all
 #   FLAVOUR_rejoin    starts the member in hand, and has it join the others
+#   FLAVOUR_return    has the member in hand go on after it was frozen or isolated
 #   FLAVOUR_state     prints what the member in hand takes itself for
 . scripts/lib/cluster_network.sh
 . scripts/lib/group_replication.sh
@@ -58,7 +59,7 @@ must_sql() { sql "$1" || { cat "$dir/sql.log" >&2; die "$kind $member refused: $
 await_answer() { # seconds
   for ((tenths = $1 * 10; tenths > 0; tenths--)); do
     alive || return 1
-    within=5 sql 'SELECT 1' >/dev/null && return 0
+    within=5 sql "SHOW VARIABLES LIKE 'port'" >/dev/null && return 0
     sleep 0.1
   done
   return 1
@@ -213,10 +214,10 @@ act_on_cluster() { # sub-command, number of a member, all
     kill) kill_cluster "$number" ;;
     freeze | thaw | isolate | heal | promote) [ -n "$number" ] || usage ;;&
     freeze) signal_member STOP ;;
-    thaw) signal_member CONT ;;
+    thaw) signal_member CONT; "${flavour}_return" ;;
     isolate) isolate_member "${3:-}" ;;
-    heal) heal_member ;;
-    promote) promote_member ;;
+    heal) heal_member; "${flavour}_return" ;;
+    promote) [ $flavour = pair ] || usage; promote_member ;;
     *) usage ;;
   esac
 }

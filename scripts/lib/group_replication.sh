@@ -21,6 +21,8 @@ group_options() {
     --group-replication-message-cache-size=134217728)
 }
 
+group_return() { :; } # by itself
+
 group_state() {
   sql "SELECT CONCAT(MEMBER_STATE, ' ', MEMBER_ROLE) FROM performance_schema.replication_group_members
     WHERE MEMBER_ID = @@server_uuid"
