@@ -127,7 +127,9 @@ def _of_database(config: BrokerConfig, names: list[str]) -> list[Finding]:
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).is_file():
         # It would be created.
         raise ConfigurationError(f"There is no file {url.database!r}: correct the URL.", field="database")
-    opened = connect(config.database, answer_timeout=config.answer_timeout, table_prefix=config.table_prefix)
+    opened = connect(
+        config.database, answer_timeout=config.answer_timeout, table_prefix=config.table_prefix, only_looks=True
+    )
     try:
         return list(examine(opened, settings_of(config), names))
     finally:

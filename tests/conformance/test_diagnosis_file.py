@@ -102,7 +102,7 @@ def test_a_statement_that_does_not_end_is_ended(database: Database) -> None:
 @SQLITE
 def test_checks_of_servers_are_left_out(database: Database) -> None:
     names = [each.check for each in examine(database, SETTINGS, ALL)]
-    assert set(ALL) - set(names) == {"rights", "isolation", "oldest-transaction", "lock-holders"}
+    assert set(ALL) - set(names) == {"servers", "rights", "isolation", "oldest-transaction", "lock-holders"}
     assert names == sorted(names, key=ALL.index)
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.ports.diagnosis import Finding, Severity
-from broker.storage.diagnosis import checks, clock, plans, retention, rights, schema, settings, transactions
+from broker.storage.diagnosis import checks, clock, plans, retention, rights, schema, servers, settings, transactions
 from broker.storage.diagnosis.inspection import INSPECTIONS
 from broker.storage.diagnosis.inspection.base import CannotLook, NoTables
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
@@ -41,6 +41,7 @@ class Check(NamedTuple):
 
 CHECKS = (
     Check("settings", settings.durability),
+    Check(servers.NAME, servers.servers, on_file=False),
     Check("rights", rights.rights, on_file=False),
     Check("isolation", settings.isolation, on_file=False),
     Check("history-list", transactions.history_list),

@@ -33,7 +33,8 @@ def durability(subject: Subject) -> list[Finding]:
     ]
     if database.dialect.one_writer:
         return findings + _of_file(subject)
-    return findings + _of_server(subject)
+    survived = database.dialect.survives(subject.session, database.target)
+    return [*findings, Finding(name, Severity.OK, f"an acknowledged commit survives {survived}"), *_of_server(subject)]
 
 
 def _of_server(subject: Subject) -> list[Finding]:

@@ -90,6 +90,7 @@ class Database:
         quick: bool = True,
         hold_limit: int = 0,
         table_prefix: str = "",
+        only_looks: bool = False,
     ) -> None:
         """Connects once to a server, to detect which database it is.
 
@@ -101,6 +102,7 @@ class Database:
             hold_limit: seconds that a session may keep an idle database transaction open before the server ends it; 0:
                 the server's default.
             table_prefix: prefix of the names of all tables.
+            only_looks: Galera: never move the node that brokers write to.
 
         Raises:
             ConfigurationError: the URL is wrong, or the server refuses this user.
@@ -122,7 +124,7 @@ class Database:
         self.dialect: Dialect
         self.dialect, self.version = given.recognised(self.target, LOGIN_TIMEOUT)
         self._writer_table = self.names.table("cluster_writer")
-        self._primary = self._primary_finder() if self.dialect.kind is not None else None
+        self._primary = self._primary_finder(only_looks) if self.dialect.kind is not None else None
         self.volatile = self.dialect.is_volatile(self.target)
         self._anchor = self._connect() if self.volatile else None
         self._pool = QueuePool(
@@ -244,12 +246,21 @@ class Database:
         if self._primary is not None:
             self._primary.look()
 
+    def survives(self) -> str:
+        """What an acknowledged commit survives, as the end of a sentence."""
+        session = self.session()
+        try:
+            return self.dialect.survives(session, self.target)
+        finally:
+            session.rollback()
+            self.release(session)
+
     @property
     def servers(self) -> Sequence[Answer]:
         """What the servers said of themselves when they were last asked."""
         return () if self._primary is None else self._primary.answers
 
-    def _primary_finder(self) -> PrimaryFinder:
+    def _primary_finder(self, only_looks: bool) -> PrimaryFinder:
         asking = replace(self.target, hold_limit=0, answer_timeout=ANSWER_WITHIN)
         addresses = addresses_of(self.url)
 
@@ -257,7 +268,7 @@ class Database:
             return self.dialect.connect(replace(asking, address=address), ANSWER_WITHIN)
 
         return PrimaryFinder(
-            [ServerProbe(address, connect, self._writer_table) for address in addresses],
+            [ServerProbe(address, connect, self._writer_table, only_looks=only_looks) for address in addresses],
             self._follow,
             trusted=len(addresses) == 1 and self.dialect.kind is not Kind.GALERA,
         )

@@ -17,19 +17,26 @@ if TYPE_CHECKING:
 USUAL_BODY = 4 * 1024 * 1024
 
 
-def connect(url: str, *, answer_timeout: float, table_prefix: str = "") -> Database:
+def connect(url: str, *, answer_timeout: float, table_prefix: str = "", only_looks: bool = False) -> Database:
     """Connects, whatever the settings.
 
     Args:
         url: of the database.
         answer_timeout: seconds that a statement may take.
         table_prefix: prefix of the names of all tables.
+        only_looks: Galera: never move the node that brokers write to.
 
     Raises:
         ConfigurationError: wrong URL, server not reachable, or wrong password.
     """
     with _explained(url):
-        database = Database(url, answer_timeout=answer_timeout, hold_limit=HOLD_LIMIT, table_prefix=table_prefix)
+        database = Database(
+            url,
+            answer_timeout=answer_timeout,
+            hold_limit=HOLD_LIMIT,
+            table_prefix=table_prefix,
+            only_looks=only_looks,
+        )
         try:
             # A file is opened by the first session only.
             database.release(database.session())

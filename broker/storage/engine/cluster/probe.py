@@ -23,12 +23,22 @@ class ServerProbe:
         waiting: it is being asked.
     """
 
-    def __init__(self, address: Address, connect: Callable[[Address], Any], writer_table: str) -> None:
-        """Takes what connects, with short timeouts, and the name of cluster_writer in the database."""
+    def __init__(
+        self, address: Address, connect: Callable[[Address], Any], writer_table: str, *, only_looks: bool = False
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            address: of the server.
+            connect: makes a connection of the driver, with short timeouts.
+            writer_table: the name of cluster_writer in the database.
+            only_looks: Galera: do not report the use of the writer, and do not move it.
+        """
         self.address = address
         self.waiting = False
         self._connect = connect
         self._writer_table = writer_table
+        self._only_looks = only_looks
         self._connection: Any = None
         self._kind: Kind | None = None
 
@@ -57,12 +67,14 @@ class ServerProbe:
         role = role_of(self._connection, self._kind, self._writer_table)
         # Without the end of a transaction a later look would see what this one saw.
         self._connection.rollback()
-        if role.writable and role.writer:
+        if role.writable and role.writer and not self._only_looks:
             galera_writer.report_use(self._connection, self._writer_table, role.node)
         return role
 
     def take_over(self, role: Role) -> bool:
         """Galera: makes this node the writer, instead of the one in its role; returns whether it is."""
+        if self._only_looks:
+            return False
         try:
             return galera_writer.take_over(self._connection, self._writer_table, role.writer, role.node)
         except Exception:
