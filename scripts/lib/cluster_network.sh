@@ -91,10 +91,9 @@ connect_members() {
   done
 }
 
-unplugged() { ip -n "$(hub)" link show "$2-$1" | grep -q " master $2 "; }
-plug() { ip -n "$(hub)" link set "$2-$1" nomaster; } # member, clients or members
-plugged() { ip -n "$(hub)" link show "$2-$1" | grep -q " master $2 "; }
+unplug() { ip -n "$(hub)" link set "$2-$1" nomaster; } # member, clients or members
 plug() { ip -n "$(hub)" link set "$2-$1" master "$2"; }
+plugged() { ip -n "$(hub)" link show "$2-$1" | grep -q " master $2 "; }
 
 # With whatever still runs in it: servers of a cluster that nobody stopped.
 remove_network() { # number

@@ -27,7 +27,8 @@ pair_options() {
     options+=(--gtid-mode=ON --enforce-gtid-consistency=ON
       "--plugin-load-add=semisync_source.so;semisync_replica.so;mysql_clone.so")
   else
-    options+=(--log-bin=binlog --relay-log=relay --log-slave-updates)
+    # Only in strict mode a source that comes back takes from the other one what it had written itself and forgotten.
+    options+=(--log-bin=binlog --relay-log=relay --log-slave-updates --gtid-strict-mode=ON)
   fi
   if is_source; then
     options+=(--rpl-semi-sync-$source-enabled=ON)

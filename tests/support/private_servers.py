@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "db"
 
 
+def run_db(*arguments: str, environment: Mapping[str, str], started: bool) -> str:
+    """Runs scripts/db, and returns what it prints.
+
+    A failure fails the test; outside CI it skips it while nothing was started.
+    """
+    done = subprocess.run(
+        [_SCRIPT, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+    if done.returncode != 0:
+        message = f"scripts/db {' '.join(arguments)} failed:\n{done.stderr}"
+        if started or in_ci():
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+    return done.stdout
+
+
 class PrivateServer:
     """A server of scripts/db in a folder of its own; a context manager that starts it."""
 
@@ -66,20 +82,7 @@ class PrivateServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def _run(self, command: str) -> str:
-        done = subprocess.run(
-            [_SCRIPT, command, self.kind],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-        if done.returncode != 0:
-            message = f"scripts/db {command} {self.kind} failed:\n{done.stderr}"
-            if self.url or in_ci():
-                pytest.fail(message, pytrace=False)
-            pytest.skip(message)
-        return done.stdout
+        return run_db(command, self.kind, environment=self._environment, started=bool(self.url))
 
     def __enter__(self) -> Self:
         """Starts it."""
