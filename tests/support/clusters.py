@@ -120,7 +120,7 @@ class PrivateCluster:
         One of a healthy cluster, but all of Galera's. Of a pair there are two when the old source could not be reached
         at the failover.
         """
-        return [member for member in self.members if self._says_yes(member)]
+        return [member for member in self.members if self.is_writable(member)]
 
     @property
     def primary(self) -> int:
@@ -132,12 +132,13 @@ class PrivateCluster:
         ends = time.monotonic() + PATIENCE
         while time.monotonic() < ends:
             for member in self.members:
-                if member not in others and self._says_yes(member):
+                if member not in others and self.is_writable(member):
                     return member
             time.sleep(0.1)
         raise TimeoutError(f"no member of {self.kind} beside {others} is writable after {PATIENCE:.0f} s")
 
-    def _says_yes(self, member: int) -> bool:
+    def is_writable(self, member: int) -> bool:
+        """Whether a member takes itself for writable, and can commit."""
         try:
             with (
                 closing(

@@ -8,6 +8,7 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import ArgumentError
@@ -17,7 +18,7 @@ from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine.availability import Availability
 from broker.storage.engine.cluster.addresses import addresses_of, read_url, shown
-from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PrimaryFinder
+from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PAUSE, PrimaryFinder
 from broker.storage.engine.cluster.probe import ServerProbe
 from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects import DIALECTS
@@ -293,12 +294,21 @@ class Database:
         self, primary: PrimaryFinder, target: Target, connect: Callable[[Target, float], Any], within: float
     ) -> Any:
         until = time.monotonic() + within
-        address = primary.find(within)
-        try:
-            connection = connect(replace(target, address=address), max(until - time.monotonic(), _SHORTEST))
-        except BaseException:
-            primary.suspect(address)
-            raise
+        while True:
+            address = primary.find(until - time.monotonic())
+            try:
+                return self._connect_to(address, primary, partial(connect, replace(target, address=address)), until)
+            except Exception:
+                primary.suspect(address)
+                # Another server may be the primary by now. A single address is as it is.
+                if primary.trusted or time.monotonic() + PAUSE > until:
+                    raise
+            time.sleep(PAUSE)
+
+    def _connect_to(
+        self, address: Address, primary: PrimaryFinder, connect: Callable[[float], Any], until: float
+    ) -> Any:
+        connection = connect(max(until - time.monotonic(), _SHORTEST))
         connection.halfmq_address = address
         with self._opening:
             self._open.add(connection)
@@ -306,7 +316,6 @@ class Database:
             try:
                 self.dialect.take_part(connection, self._writer_table)
             except BaseException:
-                primary.suspect(address)
                 connection.close()
                 raise
         return connection
