@@ -49,8 +49,8 @@ make_network() {
     [ ! -e "$claims/$number" ] || die "250 clusters have a network on this machine: $claims"
     remove_network "$number" # what was left without a claim
     echo "$number" >"$home/network"
-    printf '%s\n%s\n' "$home" "$owner" >"$claims/$number"
     connect_members
+    printf '%s\n%s\n' "$home" "$owner" >"$claims/$number"
   fi
   exec 8>&-
 }
@@ -102,5 +102,7 @@ remove_network() { # number
     ip netns pids "$space" | xargs -r kill -KILL
     ip netns del "$space"
   done
+  # The last of a namespace goes some time after its name.
+  ip link del "halfmq-$1" 2>/dev/null || true
   rm -f "$claims/$1"
 }

@@ -81,6 +81,8 @@ launch_member() { # further options
   local options=()
   server_options 128M
   options+=(--server-id="$member")
+  [ "$family" = mariadb ] || options+=(--innodb-log-buffer-size=16M --performance-schema-digests-size=200
+    --performance-schema-events-statements-history-long-size=100) # 150 MB less
   "${flavour}_options"
   options+=("$@" ${HALFMQ_DB_OPTIONS:-})
   launch_server nsenter --net="/run/netns/$(namespace "$member")"
