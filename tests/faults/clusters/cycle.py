@@ -7,9 +7,11 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pymysql
 
 from faults.client import Client
 from faults.clusters.epochs import Epochs
@@ -45,7 +47,7 @@ def run_cycle(cluster: PrivateCluster, database: str, brokers: Sequence[BrokerPr
         load.history.await_commits(COMMITS_BEFORE)
         primary = primary_of(cluster, database)
         victims = trouble.victims(cluster, primary)
-        with standstill(load.history) as paused, elected(cluster, victims, primary) as engine:
+        with standstill(load.history) as paused, elected(cluster, victims) as engine:
             trouble.begin(cluster, victims)
             if trouble.who == "the primary" and cluster.kind.endswith("pair"):
                 cluster.promote(3 - primary)
@@ -104,16 +106,16 @@ def standstill(history: History) -> Iterator[list[float]]:
 
 
 @contextmanager
-def elected(cluster: PrivateCluster, victims: Sequence[int], primary: int) -> Iterator[list[float]]:
-    """Takes the time until a member that is not hit accepts writes, in seconds: the cluster's own."""
+def elected(cluster: PrivateCluster, victims: Sequence[int]) -> Iterator[list[float]]:
+    """Takes the time until a member that is not hit commits, in seconds: the cluster's own, without brokers."""
     took: list[float] = []
     ended = threading.Event()
 
     def watch() -> None:
         began = time.monotonic()
         others = [member for member in cluster.members if member not in victims]
-        while primary in victims and not took and not ended.wait(LOOK_EVERY):
-            if any(cluster.is_writable(member) for member in others):
+        while not took and not ended.wait(LOOK_EVERY):
+            if any(_commits(cluster, member) for member in others):
                 took.append(time.monotonic() - began)
 
     watcher = threading.Thread(target=watch, name="elected")
@@ -123,6 +125,20 @@ def elected(cluster: PrivateCluster, victims: Sequence[int], primary: int) -> It
     finally:
         ended.set()
         watcher.join()
+
+
+def _commits(cluster: PrivateCluster, member: int) -> bool:
+    """Whether a member takes a row of a table of the test's own."""
+    try:
+        with (
+            closing(connect(cluster.url_of(member), connect_timeout=1, read_timeout=1, write_timeout=1)) as own,
+            own.cursor() as cursor,
+        ):
+            cursor.execute("REPLACE INTO halfmq_cluster_probe.probe VALUES (1, UUID())")
+            own.commit()
+    except pymysql.err.MySQLError:
+        return False
+    return True
 
 
 def _tell(

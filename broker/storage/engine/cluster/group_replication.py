@@ -8,9 +8,13 @@ from broker.storage.engine.cluster.promise import FEW, Promise, too_few
 from broker.storage.engine.cluster.role import Kind, Role, is_on, rows, variables
 from broker.storage.engine.unsuitable import Unsuitable
 
-_DENIED = {1142, 1143, 1227}
+_DENIED = {(1142,), (1143,), (1227,)}
 MEMBERS = "performance_schema.replication_group_members"
 STATS = "performance_schema.replication_group_member_stats"
+HIDDEN = Unsuitable(
+    "the database user may not read which server is the primary of its group",
+    f"GRANT SELECT ON {MEMBERS} TO ..., GRANT SELECT ON {STATS} TO ...",
+)
 _ROLE = (
     f"SELECT m.member_id = @@GLOBAL.server_uuid, m.member_state, m.member_role, @@GLOBAL.super_read_only,"
     f" (SELECT s.view_id FROM {STATS} s WHERE s.member_id = @@GLOBAL.server_uuid LIMIT 1) FROM {MEMBERS} m"
@@ -23,7 +27,12 @@ def role_in_group(connection: Any) -> Role:
     One that was cut off from the majority still says PRIMARY, accepts statements, and would have every COMMIT wait. One
     that was frozen says it until it has heard of the others: its view is an older one.
     """
-    found = rows(connection, _ROLE)
+    try:
+        found = rows(connection, _ROLE)
+    except Exception as error:
+        if error.args[:1] not in _DENIED:
+            raise
+        return Role(Kind.GROUP, writable=False, reason=str(HIDDEN))
     own = next((row for row in found if row[0]), None)
     if own is None or own[1] == "OFFLINE":
         return Role(Kind.GROUP, writable=False, reason="it has not joined its group")
@@ -53,13 +62,9 @@ def promise_of_group(connection: Any) -> Promise:
         members = len(rows(connection, f"SELECT member_id FROM {MEMBERS}"))
         rows(connection, f"SELECT view_id FROM {STATS} LIMIT 1")
     except Exception as error:
-        if error.args[0] not in _DENIED:
+        if error.args[:1] not in _DENIED:
             raise
-        unsafe = Unsuitable(
-            "the database user may not read which server is the primary of its group",
-            f"grant it: GRANT SELECT ON {MEMBERS} TO ...; GRANT SELECT ON {STATS} TO ...",
-        )
-        return Promise("what is not known", [unsafe])
+        return Promise("what is not known", [HIDDEN])
     promise = Promise(
         f"the loss of {(members - 1) // 2} of {members} servers of the group, for a majority has received it before it"
         " is acknowledged; if all lose power at once, what the primary has written to its disk"

@@ -1,0 +1,117 @@
+"""A broker that knows one address, behind which HAProxy follows the source of a pair: as docs/clusters.md shows it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING, Self
+
+import grpc
+import pytest
+
+from faults.client import Client, code_of, message, new_id
+from support.brokers import BrokerProcess
+from support.clusters import PrivateCluster
+from support.databases import connect, in_ci
+from support.listings import CHECKOUT, listings_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+PAGE = CHECKOUT / "docs" / "clusters.md"
+BEFORE, AFTER = 20, 20
+
+
+class Proxy:
+    """HAProxy with the configuration of the page, in front of a pair."""
+
+    def __init__(self, cluster: PrivateCluster, folder: Path) -> None:
+        program = shutil.which("haproxy")
+        if not program:
+            (pytest.fail if in_ci() else pytest.skip)("haproxy is missing")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        configuration, check = (
+            next(each.text for each in listings_of(PAGE) if each.first == first) for first in ("global", "#!/bin/sh")
+        )
+        command = folder / "is-primary"
+        command.write_text(check)
+        command.chmod(0o755)
+        configuration = configuration.replace("127.0.0.1:3306", f"127.0.0.1:{self.port}")
+        configuration = configuration.replace("/etc/haproxy/is-primary", str(command))
+        for member in cluster.members:
+            address = cluster.url_of(member).rpartition("@")[2].partition("/")[0]
+            configuration = configuration.replace(f"db{member}:3306", address)
+        (folder / "haproxy.cfg").write_text(configuration)
+        self._started = [str(program), "-db", "-f", str(folder / "haproxy.cfg")]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+
+
+@pytest.mark.timeout(240)
+def test_a_failover_behind_one_address_loses_nothing(tmp_path: Path) -> None:
+    with PrivateCluster("mariadb-pair", tmp_path) as cluster, Proxy(cluster, tmp_path) as proxy:
+        with connect(cluster.url_of(1), autocommit=True) as own, own.cursor() as cursor:
+            cursor.execute("CREATE USER 'check'@'%'")
+            cursor.execute("CREATE DATABASE halfmq_proxy")
+        database = f"mysql://halfmq:halfmq@127.0.0.1:{proxy.port}/halfmq_proxy"
+        await_answer(database)
+        with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
+            topic = client.make_topic()
+            sent = [send(client, topic) for _ in range(BEFORE)]
+            assert server_of(database) == 1
+            cluster.promote(2)
+            sent += [send(client, topic) for _ in range(AFTER)]
+            assert server_of(database) == 2
+            found = {each.body for entries in client.log(topic).values() for each in entries}
+            assert found == set(sent)
+            assert broker.count("[error") == 0, broker.log
+
+
+def await_answer(database: str) -> None:
+    """Waits until the proxy has looked at the servers."""
+    until = time.monotonic() + 30
+    while True:
+        try:
+            server_of(database)
+        except Exception:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def server_of(database: str) -> int:
+    """The number of the server that the proxy leads to."""
+    with connect(database) as own, own.cursor() as cursor:
+        cursor.execute("SELECT @@server_id")
+        ((number,),) = cursor.fetchall()
+        return int(number)
+
+
+def send(client: Client, topic: str) -> bytes:
+    """Sends a message, repeated until it is acknowledged; its body."""
+    body = new_id().encode()
+    sending = message(topic, body, message_id=new_id())
+    until = time.monotonic() + 60
+    while True:
+        try:
+            client.send(sending)
+        except grpc.RpcError as error:
+            if code_of(error) is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return body

@@ -1,0 +1,178 @@
+"""Clusters of databases: what brokers ask of them, and what they keep when members are killed, frozen and cut off.
+
+HALFMQ_CLUSTER_CYCLES is the number of cycles under load, over all kinds of clusters (3, on those with three members;
+the full campaign is 200), HALFMQ_FAULT_SEED is the seed of the first one. HALFMQ_FAULT_FIGURES names a file for a line
+of JSON of each cycle.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from faults.clusters.cycle import primary_of, run_cycle
+from faults.load import CHECKS
+from support.brokers import BrokerProcess
+from support.clusters import CLUSTER_KINDS, ClusterKind, PrivateCluster
+from support.command import run
+from support.databases import connect
+from support.serving import run_serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CYCLES = int(os.environ.get("HALFMQ_CLUSTER_CYCLES") or 0)
+SEED = int(os.environ.get("HALFMQ_FAULT_SEED") or random.randrange(1 << 30))
+SHARE = -(-CYCLES // len(CLUSTER_KINDS))
+# Little, so that clients see what happens.
+BROKER = {**CHECKS, "reconnect_timeout": 2, "answer_timeout": 8}
+SHORT: dict[ClusterKind, list[int]] = {"mysql-cluster": [0], "mariadb-cluster": [1, 11]}
+"""Seeds of a short run: the trouble that each engine is there for, and one that takes its quorum."""
+KINDS = CLUSTER_KINDS if CYCLES else tuple(SHORT)
+
+pytestmark = pytest.mark.timeout(600 + 240 * SHARE)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCluster]:
+    with PrivateCluster(request.param, tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def database(cluster: PrivateCluster) -> str:
+    """A database for brokers, and one of the test's own."""
+    primary = cluster.primary
+    run_on(
+        cluster,
+        primary,
+        "CREATE DATABASE halfmq_cluster",
+        "CREATE DATABASE halfmq_cluster_probe",
+        "CREATE TABLE halfmq_cluster_probe.probe (id INT PRIMARY KEY, value VARCHAR(36))",
+    )
+    return f"{cluster.url.rpartition('/')[0]}/halfmq_cluster"
+
+
+def run_on(cluster: PrivateCluster, member: int, *statements: str) -> None:
+    with connect(cluster.url_of(member), autocommit=True) as own, own.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def test_nothing_acknowledged_is_lost(cluster: PrivateCluster, database: str) -> None:
+    wrong: dict[int, list[str]] = {}
+    with BrokerProcess(database, **BROKER) as one, BrokerProcess(database, **BROKER) as two:
+        for seed in range(SEED, SEED + SHARE) if CYCLES else SHORT[cluster.kind]:
+            found = run_cycle(cluster, database, [one, two], seed)
+            if found:
+                wrong[seed] = found
+    assert wrong == {}
+
+
+SURVIVES: dict[ClusterKind, str] = {
+    "mysql-cluster": "the loss of 1 of 3 servers of the group",
+    "mariadb-cluster": "the loss of 1 of 3 nodes of the Galera cluster",
+    "mysql-pair": "the loss of this server, for a replica has it",
+    "mariadb-pair": "the loss of this server, for a replica has it",
+}
+
+
+def test_brokers_and_the_doctor_tell_what_an_acknowledged_commit_survives(
+    cluster: PrivateCluster, database: str
+) -> None:
+    with BrokerProcess(database) as broker:
+        broker.await_log("an acknowledged commit survives", SURVIVES[cluster.kind])
+        assert broker.count("[warning") == 0, broker.log
+        done = run(
+            "doctor", "--only", "settings", "--only", "servers", "--verbose", variables={"HALFMQ_DATABASE": database}
+        )
+    assert SURVIVES[cluster.kind] in done.stdout
+    primary = cluster.url_of(primary_of(cluster, database)).rpartition("@")[2].partition("/")[0]
+    assert f"{primary} is the primary" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Setting(NamedTuple):
+    """A setting that breaks a promise, on every member; what takes it back, and words of the refusal or the warning."""
+
+    on: ClusterKind
+    broken: str
+    mended: str
+    words: str
+    refused: bool = True
+
+
+SETTINGS = [
+    Setting(
+        "mysql-cluster",
+        "SET GLOBAL group_replication_consistency = 'EVENTUAL'",
+        "SET GLOBAL group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'",
+        "group_replication_consistency is EVENTUAL",
+    ),
+    Setting(
+        "mariadb-cluster",
+        "SET GLOBAL wsrep_provider_options = 'pc.ignore_sb=true'",
+        "SET GLOBAL wsrep_provider_options = 'pc.ignore_sb=false'",
+        "pc.ignore_sb is set",
+    ),
+    Setting(
+        "mysql-pair",
+        "SET GLOBAL rpl_semi_sync_source_timeout = 10000",
+        "SET GLOBAL rpl_semi_sync_source_timeout = 100000000000",
+        "rpl_semi_sync_source_timeout is 10000 ms",
+        refused=False,
+    ),
+    Setting(
+        "mariadb-pair",
+        "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_COMMIT'",
+        "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'",
+        "rpl_semi_sync_master_wait_point is AFTER_COMMIT",
+        refused=False,
+    ),
+]
+
+
+@contextmanager
+def on_all(cluster: PrivateCluster, setting: Setting) -> Iterator[None]:
+    for member in cluster.members:
+        run_on(cluster, member, setting.broken)
+    try:
+        yield
+    finally:
+        for member in cluster.members:
+            run_on(cluster, member, setting.mended)
+
+
+def test_a_setting_that_breaks_the_promise_is_refused_or_warned_of(cluster: PrivateCluster, database: str) -> None:
+    (setting,) = [each for each in SETTINGS if each.on == cluster.kind]
+    with on_all(cluster, setting):
+        if setting.refused:
+            run_serve(HALFMQ_DATABASE=database).names("database", setting.words)
+        else:
+            with BrokerProcess(database) as broker:
+                broker.await_log("database setting:", setting.words)
+
+
+def test_a_user_who_may_not_see_the_group_is_refused(cluster: PrivateCluster, database: str) -> None:
+    if cluster.kind != "mysql-cluster":
+        return
+    run_on(
+        cluster,
+        cluster.primary,
+        "CREATE USER shop IDENTIFIED BY 'shop'",
+        "GRANT ALL ON halfmq_cluster.* TO shop",
+    )
+    theirs = database.replace("halfmq:halfmq@", "shop:shop@")
+    run_serve(HALFMQ_DATABASE=theirs).names("database", "GRANT SELECT ON performance_schema.replication_group_members")
+    run_on(
+        cluster,
+        cluster.primary,
+        "GRANT SELECT ON performance_schema.replication_group_members TO shop",
+        "GRANT SELECT ON performance_schema.replication_group_member_stats TO shop",
+    )
+    with BrokerProcess(theirs) as broker:
+        broker.await_log("serves on")
