@@ -21,6 +21,8 @@ BENCH = "acceptance/test_bench.py"
 PIPELINE = "spark/pipeline/test_commands.py::test_a_topic_is_archived_replayed_and_condensed"
 OPTIONS = f"{HERE}::test_commands_exist_with_their_options"
 """Of commands that need a cluster, a registry or hours: the command, its options and the files are there."""
+HIDDEN_GROUP = "faults/test_clusters.py::test_a_user_who_may_not_see_the_group_is_refused"
+SERVERS = "unit/broker/storage/engine/cluster/test_addresses.py::test_servers_of_a_url_are_separated_by_commas"
 HAPROXY = "faults/test_behind_haproxy.py::test_a_failover_behind_one_address_loses_nothing"
 NAMES = f"{HERE}::test_packages_that_are_drawn_exist"
 
@@ -98,8 +100,8 @@ EACH = {
         "SELECT producer_group": f"{SQL}::test_the_statements_on_views_of_the_page_of_metrics",
     },
     "docs/clusters.md": {
-        "mysql://halfmq:secret@db1:3306,db2": "unit/broker/storage/engine/cluster/test_addresses.py",
-        "GRANT SELECT ON performance_schema": "faults/test_clusters.py::test_a_user_who_may_not_see_the_group_is_refused",
+        "mysql://halfmq:secret@db1:3306,db2": SERVERS,
+        "GRANT SELECT ON performance_schema": HIDDEN_GROUP,
         "global": HAPROXY,
         "#!/bin/sh": HAPROXY,
     },
