@@ -58,9 +58,9 @@ class PrivateCluster:
         # Whoever starts a cluster after this process was killed ends what it left.
         self._environment = {
             **os.environ,
+            "HALFMQ_DB_OWNER": str(os.getpid()),
             **(variables or {}),
             "HALFMQ_DB_DIR": str(folder),
-            "HALFMQ_DB_OWNER": str(os.getpid()),
         }
 
     def start(self) -> None:
