@@ -217,6 +217,7 @@ class Broker:
         # One that cannot say so is forgotten after some minutes.
         with suppress(BrokerError):
             await self._reports.leave()
+            await self._store.leave_turns()
 
     def _open_database(self) -> None:
         config = self.config

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder, Gate
 from broker.errors import ConfigurationError
+from broker.maintenance import retention, state_sampler
 from broker.maintenance.audit_recorder import AuditRecorder
 from broker.maintenance.clock_synchroniser import ClockSynchroniser
 from broker.maintenance.delay_scheduler import DelayScheduler
@@ -24,6 +25,7 @@ from broker.maintenance.state_sampler import StateSampler
 from broker.maintenance.status_reporter import StatusReporter
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.maintenance.turn_keeper import Turn, TurnKeeper
 from broker.metrics.gauges import LaneQueue, Sources, Used
 from broker.metrics.metrics import Metrics
 from broker.ports.connections import BrokerStatus
@@ -75,6 +77,10 @@ if TYPE_CHECKING:
     from broker.wire.interceptor import CallInterceptor
 
 
+OF_FILE = 30.0
+"""Seconds between two rounds of what keeps turns, on a database in a file."""
+
+
 @dataclass(slots=True)
 class Parts:
     """The broker's parts, wired together."""
@@ -106,6 +112,7 @@ class Parts:
     quotas: Quotas
     rights: Rights
     readiness: ReadinessWatcher
+    turns: TurnKeeper
     loops: list[Loop]
 
 
@@ -138,6 +145,11 @@ def assemble(
     sending = SendService(store, validator, positions, wakeups, observer, tracer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     readiness = ReadinessWatcher(store)
+    of_retention = Turn(retention.TASK)
+    # A file has one broker: nobody follows it.
+    often = TurnKeeper(store, [of_retention])
+    seldom = TurnKeeper(store, [of_retention], interval=OF_FILE, hold=int(3e6 * OF_FILE))
+    turns = seldom if database.dialect.one_writer else often
     return Parts(
         store=store,
         catalog=catalog,
@@ -172,8 +184,10 @@ def assemble(
         quotas=quotas,
         rights=rights,
         readiness=readiness,
+        turns=turns,
         loops=[
             readiness,
+            turns,
             *([PrimaryWatcher(store)] if database.dialect.kind is not None else []),
             *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
             AuditRecorder(audit),
@@ -186,6 +200,7 @@ def assemble(
             SubmissionReleaser(SubmissionService(store, validator, wakeups, observer)),
             RetentionSweeper(
                 store,
+                of_retention,
                 keep_ops=config.retention,
                 keep_events=int(config.history_hours * 3600e6),
                 keep_leftovers=int(config.sink_hours * 3600e6),
@@ -256,7 +271,9 @@ def attach_metrics(metrics: Metrics, config: BrokerConfig, parts: Parts, guard: 
         ),
         store.clock.now,
     )
-    return StateSampler(store, metrics, config.metrics_interval)
+    turn = Turn(state_sampler.TASK)
+    parts.turns.add(turn)
+    return StateSampler(store, metrics, turn, config.metrics_interval)
 
 
 def make_console(

@@ -10,6 +10,7 @@ from broker.maintenance.loop import Loop
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from broker.maintenance.turn_keeper import Turn
     from broker.ports.upkeep import RetentionStore
 
 INTERVAL = 30.0
@@ -29,6 +30,7 @@ class RetentionSweeper(Loop):
     def __init__(
         self,
         store: RetentionStore,
+        turn: Turn,
         *,
         keep_ops: int,
         keep_events: int,
@@ -40,6 +42,7 @@ class RetentionSweeper(Loop):
 
         Args:
             store: the storage.
+            turn: whether it is this broker's.
             keep_ops: microseconds that op records are kept, and absent members of broadcasting groups.
             keep_events: microseconds that records of deliveries are kept.
             keep_leftovers: microseconds that half messages of a sink wait for their epoch.
@@ -48,6 +51,8 @@ class RetentionSweeper(Loop):
         """
         super().__init__(interval)
         self._store = store
+        self._turn = turn
+        turn.loop = self
         self._keep_ops = keep_ops
         self._keep_events = keep_events
         self._keep_leftovers = keep_leftovers
@@ -58,7 +63,7 @@ class RetentionSweeper(Loop):
 
         A failure in one place is logged and retried in the next round; the others proceed.
         """
-        if not await self._store.take_maintenance_lock(TASK, int(3 * self.interval * 1_000_000)):
+        if not self._turn.mine:
             return
         await self.run_piece("the topics", self._trim_topics)
         await self.run_piece("deleted topics", self._sweep_deleted_topics)

@@ -152,10 +152,6 @@ class OverviewStore(Protocol):
 class SampleStore(Protocol):
     """Where samples are taken."""
 
-    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
-        """Whether it is this broker's turn for a task."""
-        ...
-
     async def sample(self) -> StoredState:
         """Looks at what there is, in bounded statements."""
         ...

@@ -45,12 +45,20 @@ class ScheduleStore(Protocol):
         ...
 
 
+class TurnStore(Protocol):
+    """The port of work that one broker does at a time."""
+
+    async def take_turn(self, task: str, hold: int) -> bool:
+        """Whether it is this broker's turn for a task; it keeps the turn for `hold` microseconds."""
+        ...
+
+    async def leave_turns(self) -> None:
+        """Gives up all turns of this broker."""
+        ...
+
+
 class RetentionStore(Protocol):
     """The port of retention."""
-
-    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
-        """Whether it is this broker's turn for a task."""
-        ...
 
     async def list_topics(self, after: str, limit: int) -> list[Topic]:
         """Topics by name."""

@@ -64,8 +64,8 @@ async def test_nothing_is_wrong_with_a_database_at_work(
     await store.send([SendWork(new_id(), topic.topic_id, 0, text(deliver_at=today() + 60 * SECOND))])
     given = await pull(store, group, topic, limit=10)
     ok(await store.settle(acks(given)))
-    assert await store.take_maintenance_lock("retention", 90 * SECOND)
-    assert await store.take_maintenance_lock("scheduler", 90 * SECOND)
+    assert await store.take_turn("retention", 90 * SECOND)
+    assert await store.take_turn("scheduler", 90 * SECOND)
     found = results(database, check)
     assert [each for each in found if each.severity] == []
     assert bool(found) is applies(check, world.kind)
@@ -211,7 +211,7 @@ async def test_the_remedy_names_the_broker_that_deletes(
     ok(await store.send([sending(topic)]))
     changed(world, "UPDATE message SET stored_at = ?", today() - 2 * HOUR)
     one(findings(database, "retention"), WARNING, "start a broker: none has deleted anything yet")
-    await world.broker("cellar").take_maintenance_lock("retention", 90 * SECOND)
+    await world.broker("cellar").take_turn("retention", 90 * SECOND)
     one(findings(database, "retention"), WARNING, "log of the broker cellar")
     changed(world, "UPDATE maintenance_turn SET until = ?", today() - 600 * SECOND)
     one(

@@ -14,6 +14,7 @@ from broker.errors import StorageUnavailable
 from broker.maintenance.retention import RetentionSweeper
 from broker.storage.engine.group_commit import LaneConfig
 from conformance.world import HOUR, START, World, commit, log_of, new_id, ok, prepared, sending
+from support.turns import own_turn
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -191,7 +192,7 @@ async def test_a_queue_that_is_held_starves_no_retention(world: World, store: St
         await store.delete_topic(each)
     world.clock.pass_time(2 * HOUR)
     holder = holding(world, *topics[0].queue_ids, *gone[0].queue_ids)
-    sweeper = RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR)
+    sweeper = RetentionSweeper(store, own_turn(), keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR)
     async with asyncio.timeout(ENOUGH):
         await sweeper.run_once()
     assert [await bodies(store, each) for each in topics[1:]] == [[], []]

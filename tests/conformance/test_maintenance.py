@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.maintenance import transaction_checker
-from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.retention import TASK, RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.maintenance.turn_keeper import HOLD, Turn, TurnKeeper
 from broker.services.producing.check_sessions import CheckSessions
 from conformance.world import HOUR, POLICY, World, commit, decided, log_of, ok, prepared, sending
+from support.turns import own_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -63,7 +65,9 @@ async def bodies_of(store: Store, topic: Topic) -> list[bytes]:
 async def test_heads_of_all_queues_go_round_after_round(world: World, store: Store, topic: Topic) -> None:
     topics = [topic, *[await store.create_topic(name, TopicSettings(1, HOUR)) for name in ("a", "z")]]
     longer = await store.create_topic("longer", TopicSettings(1, 3 * HOUR))
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
+    async with running(
+        RetentionSweeper(store, own_turn(), keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)
+    ):
         for number in (1, 2):
             ok(await store.send([sending(each, f"{number}") for each in (*topics, longer)]))
             world.clock.pass_time(HOUR)
@@ -84,7 +88,9 @@ async def test_op_records_go_at_their_time(world: World, store: Store, topic: To
     young = await prepared(store, topic)
     await decided(store, commit(young))
     pending = await prepared(store, topic)
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
+    async with running(
+        RetentionSweeper(store, own_turn(), keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)
+    ):
         world.clock.pass_time(HOUR)
         await until(partial(is_forgotten, store, old))
         assert await store.transaction(young) is not None
@@ -95,25 +101,50 @@ async def test_op_records_go_at_their_time(world: World, store: Store, topic: To
 
 async def test_one_broker_sweeps_and_another_takes_over_when_it_is_gone(world: World, topic: Topic) -> None:
     one, two = world.broker("one"), world.broker("two")
-    hold = 30 * SECOND
-    first, second = (
-        RetentionSweeper(each, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=10) for each in (one, two)
-    )
-    await first.run_once()
+    first, second = (sweeper_of(world, each) for each in (one, two))
+    await first()
     ok(await one.send([sending(topic)]))
     world.clock.pass_time(HOUR)
-    await first.run_once()  # its turn again, though it had run out
+    await first()  # its turn again, though it had run out
     assert await heads_are(one, [topic], 1)
-    ok(await one.send([sending(topic, "later")]))
-    world.clock.pass_time(hold - 1)
+    world.clock.pass_time(HOLD - 1)
     short = await one.create_topic("short", TopicSettings(1, 1))
     ok(await one.send([sending(short)]))
-    await second.run_once()
+    await second()
     assert await heads_are(one, [short], 0)
     world.clock.pass_time(1)
-    await second.run_once()
+    await second()
     assert await heads_are(one, [short], 1)
-    assert await bodies_of(one, topic) == [b"later"]
+
+
+async def test_a_broker_that_drains_leaves_its_turn_to_the_next(world: World, topic: Topic) -> None:
+    one, two = world.broker("one"), world.broker("two")
+    first, second = (sweeper_of(world, each) for each in (one, two))
+    await first()
+    ok(await one.send([sending(topic)]))
+    world.clock.pass_time(HOUR)
+    await first()
+    ok(await one.send([sending(topic)]))
+    await two.leave_turns()
+    await second()
+    assert await heads_are(one, [topic], 1), "the turn of another broker is left alone"
+    await one.leave_turns()
+    world.clock.pass_time(HOUR)
+    await second()
+    assert await heads_are(one, [topic], 2)
+
+
+def sweeper_of(world: World, store: Store) -> Callable[[], Awaitable[None]]:
+    """Rounds of a broker: of what keeps turns, then of what deletes."""
+    turn = Turn(TASK, lambda: world.clock.now() / SECOND)
+    keeper = TurnKeeper(store, [turn])
+    sweeper = RetentionSweeper(store, turn, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR)
+
+    async def rounds() -> None:
+        await keeper.run_once()
+        await sweeper.run_once()
+
+    return rounds
 
 
 async def test_a_sweeper_that_is_stopped_half_way_is_continued(world: World, store: Store) -> None:
@@ -125,9 +156,13 @@ async def test_a_sweeper_that_is_stopped_half_way_is_continued(world: World, sto
     async def has_begun() -> bool:
         return not await heads_are(store, [topic], 0)
 
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
+    async with running(
+        RetentionSweeper(store, own_turn(), keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)
+    ):
         await until(has_begun)
-    async with running(RetentionSweeper(store, keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)):
+    async with running(
+        RetentionSweeper(store, own_turn(), keep_ops=HOUR, keep_events=HOUR, keep_leftovers=HOUR, interval=OFTEN)
+    ):
         await until(partial(heads_are, store, [topic], 50))
     assert world.count("message") == 0
 

@@ -155,20 +155,20 @@ async def test_old_op_records_go_with_their_history(world: World, store: Store, 
 
 async def test_one_broker_has_the_turn(world: World) -> None:
     one, two = world.broker("one"), world.broker("two")
-    assert await one.take_maintenance_lock("trim", SECOND)
-    assert not await two.take_maintenance_lock("trim", SECOND)
-    assert await two.take_maintenance_lock("other task", SECOND)
-    assert await one.take_maintenance_lock("trim", SECOND), "its own turn can be renewed"
+    assert await one.take_turn("trim", SECOND)
+    assert not await two.take_turn("trim", SECOND)
+    assert await two.take_turn("other task", SECOND)
+    assert await one.take_turn("trim", SECOND), "its own turn can be renewed"
     world.clock.pass_time(SECOND - 1)
-    assert not await two.take_maintenance_lock("trim", SECOND)
+    assert not await two.take_turn("trim", SECOND)
     world.clock.pass_time(1)
-    assert await two.take_maintenance_lock("trim", SECOND)
-    assert not await one.take_maintenance_lock("trim", SECOND)
+    assert await two.take_turn("trim", SECOND)
+    assert not await one.take_turn("trim", SECOND)
 
 
 async def test_a_turn_wanted_by_many_goes_to_one(world: World) -> None:
     brokers = [world.broker(f"b{n}") for n in range(4)]
     for _ in range(10):
-        got = await asyncio.gather(*(broker.take_maintenance_lock("trim", SECOND) for broker in brokers))
+        got = await asyncio.gather(*(broker.take_turn("trim", SECOND) for broker in brokers))
         assert sum(got) == 1
         world.clock.pass_time(SECOND)

@@ -10,7 +10,7 @@ from broker.storage.adapters.access import Access
 from broker.storage.delivery import delivery_events, leases
 from broker.storage.groups import groups
 from broker.storage.log import submissions
-from broker.storage.retention import topic_deletion
+from broker.storage.retention import topic_deletion, turns
 from broker.storage.retention import trimming as retention
 from broker.storage.transactions import sinks
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Upkeep(Access):
-    """Implements RetentionStore, ClockStore, PrimaryStore and ReadinessStore."""
+    """Implements TurnStore, RetentionStore, ClockStore, PrimaryStore and ReadinessStore."""
 
     @property
     def database_away(self) -> bool:
@@ -47,12 +47,15 @@ class Upkeep(Access):
         """Reads the database's time."""
         await self._read(self.clock.synchronise)
 
-    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
-        """Whether it is this broker's turn for a maintenance task; it keeps the turn for `hold` microseconds."""
+    async def take_turn(self, task: str, hold: int) -> bool:
+        """Whether it is this broker's turn for a task; it keeps the turn for `hold` microseconds."""
         now = self.clock.now()
-        return await self._clean(
-            lambda session: retention.take_maintenance_lock(session, task, self._broker_id, now, hold)
-        )
+        free = await self._watch(lambda session: turns.is_free(session, task, self._broker_id, now))
+        return free and await self._write(lambda session: turns.take(session, task, self._broker_id, now, hold))
+
+    async def leave_turns(self) -> None:
+        """Gives up all turns of this broker."""
+        await self._write(lambda session: turns.leave(session, self._broker_id))
 
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         """The ids of deleted topics with remaining data, in order."""

@@ -21,17 +21,6 @@ CHUNK = 1000
 _LEAST_OF_QUEUE = 16
 
 
-def take_maintenance_lock(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
-    """Whether it is this broker's turn for a task; it keeps the turn for `hold` microseconds."""
-    session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
-    # The row count is not usable: MySQL does not count a row with an unchanged value.
-    session.run(
-        "UPDATE maintenance_turn SET broker_id = ?, until = ? WHERE task = ? AND (broker_id = ? OR until <= ?)",
-        (broker_id, now + hold, task, broker_id, now),
-    )
-    return bool(session.fetch("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))[0][0] == broker_id)
-
-
 class OldMessage(NamedTuple):
     """A message at the head of a queue, without its content."""
 

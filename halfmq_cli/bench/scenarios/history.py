@@ -18,8 +18,9 @@ import typer
 
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError
-from broker.maintenance.retention import RetentionSweeper
+from broker.maintenance.retention import TASK, RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.maintenance.turn_keeper import Turn
 from broker.ports.queries import MessageSearch
 from broker.ports.transactions import TransactionFilter
 from broker.services.producing.check_sessions import CheckSession, CheckSessions
@@ -270,7 +271,9 @@ class _Side:
         now = self.bare.store.clock.now()
         kept = now - self._past.time_of(self._expired)
         await asyncio.to_thread(self.bare.change, "UPDATE topic SET retention = ?", (kept,))
-        sweeper = RetentionSweeper(self.bare.store, keep_ops=kept, keep_events=kept, keep_leftovers=kept)
+        turn = Turn(TASK)
+        await turn.take(self.bare.store, 3600_000_000)
+        sweeper = RetentionSweeper(self.bare.store, turn, keep_ops=kept, keep_events=kept, keep_leftovers=kept)
         start = time.perf_counter()
         await sweeper.run_once()
         taken = time.perf_counter() - start

@@ -14,6 +14,7 @@ from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.services.producing.check_sessions import CheckSessions
+from support.turns import own_turn
 
 FAILURES = [RowsLocked("held"), StorageRejected("refused"), RuntimeError("a damaged row")]
 
@@ -30,9 +31,6 @@ class FakeStore:
         if what in self.failing:
             raise self.failing[what]
         return 0
-
-    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
-        return True
 
     async def list_topics(self, after: str, limit: int) -> list[Any]:
         names = [name for name in ("a", "b", "c") if name > after]
@@ -82,7 +80,7 @@ async def test_what_fails_starves_nothing(
     failing: list[object], failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FakeStore(dict.fromkeys(failing, failure))
-    await RetentionSweeper(store, keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
+    await RetentionSweeper(store, own_turn(), keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
     assert store.done == EVERYTHING
     assert len(caplog.records) == len(failing)
 
@@ -90,7 +88,7 @@ async def test_what_fails_starves_nothing(
 async def test_a_round_ends_when_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
     store = FakeStore({"a0": StorageUnavailable("away")})
     with pytest.raises(StorageUnavailable):
-        await RetentionSweeper(store, keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
+        await RetentionSweeper(store, own_turn(), keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
     assert store.done == ["a0"]
     assert not caplog.records
 

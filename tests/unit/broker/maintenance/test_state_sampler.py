@@ -7,29 +7,25 @@ from dataclasses import dataclass, field
 import pytest
 
 from broker.maintenance.state_sampler import StateSampler
+from broker.maintenance.turn_keeper import Turn
 from broker.ports.sampling import StoredState
+from support.turns import own_turn
 
 
 @dataclass
 class Store:
     """A storage whose samples take a time."""
 
-    has_turn: bool = True
-    loses_turn: bool = False
+    turn: Turn | None = None
     takes: float = 0.0
     now: float = 0.0
     asked: list[str] = field(default_factory=list)
-    held: int = 0
-
-    async def take_maintenance_lock(self, task: str, hold: int) -> bool:
-        self.asked.append(task)
-        self.held = hold
-        return self.has_turn
 
     async def sample(self) -> StoredState:
         self.asked.append("sample")
         self.now += self.takes
-        self.has_turn = self.has_turn and not self.loses_turn
+        if self.turn is not None:
+            self.turn._until = 0.0
         return StoredState(1)
 
     async def producer_groups(self) -> dict[int, str]:
@@ -52,43 +48,36 @@ class Taker:
         self.samples.append((state, lasts))
 
 
-async def test_who_has_the_turn_samples_and_the_sample_lasts_as_long_as_the_turn() -> None:
+async def test_who_has_the_turn_samples_and_the_sample_is_told_for_three_intervals() -> None:
     store, taker = Store(), Taker()
-    await StateSampler(store, taker, 15.0, lambda: store.now).run_once()
-    assert store.asked == ["metrics", "sample"]
-    assert (store.held, taker.samples) == (45_000_000, [(StoredState(1), 45.0)])
+    await StateSampler(store, taker, own_turn(), 15.0, lambda: store.now).run_once()
+    assert store.asked == ["sample"]
+    assert taker.samples == [(StoredState(1), 45.0)]
 
 
 async def test_who_has_not_the_turn_tells_nothing_of_an_earlier_sample() -> None:
-    store, taker = Store(has_turn=False), Taker()
-    await StateSampler(store, taker, 15.0).run_once()
-    assert store.asked == ["metrics"]
+    store, taker = Store(), Taker()
+    await StateSampler(store, taker, Turn("metrics"), 15.0).run_once()
+    assert store.asked == []
     assert taker.samples == [(None, 0.0)]
 
 
 @pytest.mark.parametrize(("takes", "interval"), [(1.0, 15.0), (1.5, 15.0), (6.0, 60.0)])
 async def test_sampling_takes_a_tenth_of_the_time_at_most(takes: float, interval: float) -> None:
     store, taker = Store(takes=takes), Taker()
-    sampler = StateSampler(store, taker, 15.0, lambda: store.now)
+    sampler = StateSampler(store, taker, own_turn(), 15.0, lambda: store.now)
     await sampler.run_once()
     assert sampler.interval == pytest.approx(interval)
     assert taker.samples[0][1] == pytest.approx(3 * interval)
     store.takes = 0.0
     await sampler.run_once()
-    assert store.held == pytest.approx(3 * interval * 1e6)
     assert sampler.interval == 15.0
 
 
-async def test_a_turn_lasts_as_long_as_a_sample_that_took_long_is_told() -> None:
-    store, taker = Store(takes=6.0), Taker()
-    await StateSampler(store, taker, 15.0, lambda: store.now).run_once()
-    assert taker.samples == [(StoredState(1), 180.0)]
-    assert store.held == 180_000_000
-
-
-async def test_who_stood_still_while_sampling_tells_nothing_if_another_has_the_turn() -> None:
-    store, taker = Store(takes=60.0, loses_turn=True), Taker()
-    sampler = StateSampler(store, taker, 15.0, lambda: store.now)
+async def test_who_stood_still_while_sampling_tells_nothing() -> None:
+    turn = own_turn()
+    store, taker = Store(takes=60.0, turn=turn), Taker()
+    sampler = StateSampler(store, taker, turn, 15.0, lambda: store.now)
     await sampler.run_once()
     assert taker.samples == [(None, 0.0)]
     assert sampler.interval == 15.0
@@ -96,13 +85,13 @@ async def test_who_stood_still_while_sampling_tells_nothing_if_another_has_the_t
 
 async def test_samples_are_five_minutes_apart_at_most() -> None:
     store, taker = Store(takes=600.0), Taker()
-    sampler = StateSampler(store, taker, 15.0, lambda: store.now)
+    sampler = StateSampler(store, taker, own_turn(), 15.0, lambda: store.now)
     await sampler.run_once()
     assert sampler.interval == 300.0
     assert taker.samples[0][1] == 900.0
 
 
 async def test_names_are_read_where_they_are_missing_also_without_the_turn() -> None:
-    store, taker = Store(has_turn=False), Taker(lacks_names=True)
-    await StateSampler(store, taker, 15.0).run_once()
-    assert (store.asked, taker.names) == (["names", "metrics"], {1: "shop"})
+    store, taker = Store(), Taker(lacks_names=True)
+    await StateSampler(store, taker, Turn("metrics"), 15.0).run_once()
+    assert (store.asked, taker.names) == (["names"], {1: "shop"})
