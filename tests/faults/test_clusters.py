@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import os
 import random
-from contextlib import contextmanager
+import signal
+import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import pymysql
 import pytest
 
+from faults.client import Client, message
 from faults.clusters.cycle import primary_of, run_cycle
 from faults.load import CHECKS
 from support.brokers import BrokerProcess
@@ -176,3 +180,81 @@ def test_a_user_who_may_not_see_the_group_is_refused(cluster: PrivateCluster, da
     )
     with BrokerProcess(theirs) as broker:
         broker.await_log("serves on")
+
+
+# Galera: one writer among nodes that all accept writes
+
+SENDS = 60
+
+
+def other_node(cluster: PrivateCluster, database: str) -> int:
+    """A node that brokers do not write to."""
+    return next(member for member in cluster.members if member != primary_of(cluster, database))
+
+
+def test_a_commit_that_the_cluster_refuses_is_repeated(cluster: PrivateCluster, database: str) -> None:
+    """Another node changes the same rows all the time: COMMITs of the broker end with 1213, and none of them fails."""
+    if cluster.kind != "mariadb-cluster":
+        return
+    with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
+        topic = client.make_topic()
+        node, ended = other_node(cluster, database), threading.Event()
+
+        def change() -> None:
+            with connect(cluster.url_of(node), autocommit=True) as own, own.cursor() as cursor:
+                while not ended.is_set():
+                    with suppress(pymysql.err.OperationalError):  # the broker was faster
+                        cursor.execute("UPDATE halfmq_cluster.cluster_writer SET uses = uses + 1 WHERE slot > 0")
+
+        refused = refusals(cluster, primary_of(cluster, database))
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            for number in range(SENDS):
+                client.send(message(topic, str(number)))
+        finally:
+            ended.set()
+            thread.join()
+        found = sorted(int(each.body) for entries in client.log(topic).values() for each in entries)
+        assert found == list(range(SENDS))
+        assert refusals(cluster, primary_of(cluster, database)) > refused, "nothing was refused"
+        assert broker.count("[error") == 0, broker.log
+
+
+def refusals(cluster: PrivateCluster, node: int) -> int:
+    """Transactions of a node that the cluster refused, or that it rolled back for another node's."""
+    with connect(cluster.url_of(node)) as own, own.cursor() as cursor:
+        cursor.execute(
+            "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_local_cert_failures', 'wsrep_local_bf_aborts')"
+        )
+        return sum(int(value) for _, value in cursor.fetchall())
+
+
+def test_a_broker_whose_node_is_the_writer_no_more_writes_nothing_there(cluster: PrivateCluster, database: str) -> None:
+    """Another broker moved the writer, such as while this one stood still: its connections are still open."""
+    if cluster.kind != "mariadb-cluster":
+        return
+    with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
+        topic = client.make_topic()
+        client.send(message(topic, "before"))
+        former, node = primary_of(cluster, database), other_node(cluster, database)
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        run_on(
+            cluster,
+            node,
+            "UPDATE halfmq_cluster.cluster_writer SET node = (SELECT variable_value FROM"
+            " information_schema.global_status WHERE variable_name = 'wsrep_gcomm_uuid')",
+        )
+        written = commits(cluster, former)
+        os.kill(broker.process.pid, signal.SIGCONT)
+        client.send(message(topic, "after"))
+        assert primary_of(cluster, database) == node
+        assert commits(cluster, former) == written
+        assert sorted(each.body for entries in client.log(topic).values() for each in entries) == [b"after", b"before"]
+
+
+def commits(cluster: PrivateCluster, node: int) -> int:
+    """Transactions that a node gave to the cluster."""
+    with connect(cluster.url_of(node)) as own, own.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'wsrep_local_commits'")
+        return int(cursor.fetchall()[0][1])

@@ -18,7 +18,7 @@ from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine.availability import Availability
 from broker.storage.engine.cluster.addresses import addresses_of, read_url, shown
-from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PAUSE, PrimaryFinder
+from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PAUSE, NoPrimary, PrimaryFinder
 from broker.storage.engine.cluster.probe import ServerProbe
 from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects import DIALECTS
@@ -314,7 +314,9 @@ class Database:
             self._open.add(connection)
         if not primary.trusted:
             try:
-                self.dialect.take_part(connection, self._writer_table)
+                role = self.dialect.take_part(connection, self._writer_table)
+                if not primary.accepts(role):
+                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'the group has changed'}")
             except BaseException:
                 connection.close()
                 raise

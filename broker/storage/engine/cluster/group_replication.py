@@ -25,7 +25,7 @@ def role_in_group(connection: Any) -> Role:
     """Asks a server which part it has in its group.
 
     One that was cut off from the majority still says PRIMARY, accepts statements, and would have every COMMIT wait. One
-    that was frozen says it until it has heard of the others: its view is an older one.
+    that was frozen, or is just reached again, says so until it has heard of its expulsion: its view is an earlier one.
     """
     try:
         found = rows(connection, _ROLE)
@@ -37,22 +37,22 @@ def role_in_group(connection: Any) -> Role:
     if own is None or own[1] == "OFFLINE":
         return Role(Kind.GROUP, writable=False, reason="it has not joined its group")
     _, state, part, read_only, view = own
-    number = _number_of(view)
+    latest = _order_of(view)
     if state != "ONLINE" or part != "PRIMARY":
-        return Role(Kind.GROUP, writable=False, reason=f"{part or 'member'}, {state}".lower(), view=number)
+        return Role(Kind.GROUP, writable=False, reason=f"{part or 'member'}, {state}".lower(), view=latest)
     heard = sum(row[1] in {"ONLINE", "RECOVERING"} for row in found)
     if 2 * heard <= len(found):
         reason = f"primary without a majority: it reaches {heard} of {len(found)} members"
-        return Role(Kind.GROUP, writable=False, reason=reason, view=number)
+        return Role(Kind.GROUP, writable=False, reason=reason, view=latest)
     if int(read_only):
-        return Role(Kind.GROUP, writable=False, reason="primary, not yet writable", view=number)
-    return Role(Kind.GROUP, writable=True, view=number)
+        return Role(Kind.GROUP, writable=False, reason="primary, not yet writable", view=latest)
+    return Role(Kind.GROUP, writable=True, view=latest)
 
 
-def _number_of(view: Any) -> int:
-    """Counts changes of the group: the part behind the colon of a view's id."""
-    number = str(view or "").rpartition(":")[2]
-    return int(number) if number.isdigit() else 0
+def _order_of(view: Any) -> tuple[int, int]:
+    """A view's id: when the group began, a colon, and the number of its changes."""
+    began, _, number = str(view or "").partition(":")
+    return (int(began), int(number)) if began.isdigit() and number.isdigit() else (0, 0)
 
 
 def promise_of_group(connection: Any) -> Promise:

@@ -85,6 +85,7 @@ class PrimaryFinder:
     Attributes:
         answers: what the servers said when they were last asked.
         trusted: see the constructor.
+        latest_view: of a group, see Role.view: the latest one that any server told of.
     """
 
     def __init__(
@@ -106,11 +107,13 @@ class PrimaryFinder:
         """
         self.answers: Sequence[Answer] = ()
         self.trusted = trusted
+        self.latest_view = (0, 0)
         self._only = probes[0].address if trusted else None
         self._probes = {probe.address: probe for probe in probes}
         self._on_change = on_change
         self._clock = clock
         self._looking = threading.Lock()
+        self._looks = 0
         self._threads = ThreadPoolExecutor(len(probes), thread_name_prefix="halfmq-primary")
         self._address: Address | None = None
         self._was: Address | None = None
@@ -128,14 +131,23 @@ class PrimaryFinder:
             return self._only
         until = self._clock() + within
         while (found := self._address) is None:
-            with self._looking:
-                if self._address is None:
-                    self._look()
+            looks = self._looks
+            if self._looking.acquire(timeout=max(until - self._clock(), 0.0)):
+                try:
+                    # Of many who wait, one looks for all.
+                    if self._address is None and self._looks == looks:
+                        self._look()
+                finally:
+                    self._looking.release()
             if self._address is None:
                 if self._clock() + PAUSE >= until:
                     raise NoPrimary(self._explanation())
                 time.sleep(PAUSE)
         return found
+
+    def accepts(self, role: Role) -> bool:
+        """Whether a server with this role may be used: it is no former primary, either."""
+        return role.writable and role.view >= self.latest_view
 
     def look(self) -> None:
         """Asks all servers. If the primary is another one, or none any more, connections to the former one are cut."""
@@ -155,6 +167,7 @@ class PrimaryFinder:
                 probe.close()
 
     def _look(self) -> None:
+        self._looks += 1
         self.answers = self._ask_all()
         roles = {each.address: each.role for each in self.answers if each.role is not None}
         found = self._decide(roles)
@@ -166,7 +179,7 @@ class PrimaryFinder:
             self._address = found
             if found != self._was:
                 self._tell(found)
-        elif current is not None and (current in roles or any(role.writable for role in roles.values())):
+        elif current is not None and (current in roles or _is_contested(roles)):
             # It says so itself, or it is not clear which one is.
             self._address = None
             if self._was is not None:
@@ -215,11 +228,15 @@ class PrimaryFinder:
         if galera and not writable:
             return self._move_writer(galera)
         self._heard = None
+        # All that answer count, now and earlier: the present primary may be slow.
+        self.latest_view = max([self.latest_view, *(role.view for role in roles.values())])
         if not writable:
             return None
+        if _is_contested(roles):
+            return None
         if any(role.kind is Kind.ALONE for role in writable.values()):
-            return next(iter(writable)) if len(writable) == 1 else None
-        return max(writable, key=lambda address: writable[address].view)
+            return next(iter(writable))
+        return next((address for address, role in writable.items() if role.view == self.latest_view), None)
 
     def _move_writer(self, ready: Mapping[Address, Role]) -> Address | None:
         """Galera: makes a node the writer if there is none, or if nobody has reported for some time that he uses it."""
@@ -244,6 +261,12 @@ class PrimaryFinder:
                 f" the others ({told})"
             )
         return f"no server is the primary ({told})"
+
+
+def _is_contested(roles: Mapping[Address, Role]) -> bool:
+    """Whether several servers accept writes, and nothing decides between them."""
+    writable = [role for role in roles.values() if role.writable]
+    return len(writable) > 1 and any(role.kind is Kind.ALONE for role in writable)
 
 
 def _ask(probe: Probe) -> Role:

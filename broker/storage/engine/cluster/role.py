@@ -27,8 +27,8 @@ class Role:
         kind: of its cluster.
         writable: whether it may be written to now.
         reason: why not.
-        view: number of the latest change of the group that it knows; of two that claim to be the primary, the one with
-            the greater number is.
+        view: Group Replication: the latest change of the group that it knows, when the group began and how many changes
+            ago. The greater one is the later one: who knows of an earlier one has missed what came after it.
         node: Galera: the server's name in the cluster, until it is started again.
         writer: Galera: the node that halfmq's brokers write to, as this server has it; empty: none yet.
         beats: Galera: how often brokers reported that they use the writer, as this server has it.
@@ -37,7 +37,7 @@ class Role:
     kind: Kind
     writable: bool
     reason: str = ""
-    view: int = 0
+    view: tuple[int, int] = (0, 0)
     node: str = ""
     writer: str = ""
     beats: int = 0

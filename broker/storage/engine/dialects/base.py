@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from broker.storage.engine.cluster.addresses import Address
-    from broker.storage.engine.cluster.role import Kind
+    from broker.storage.engine.cluster.role import Kind, Role
     from broker.storage.engine.failures import Failure
     from broker.storage.engine.statements import Answer, Row
     from broker.storage.engine.unsuitable import Unsuitable
@@ -220,12 +220,16 @@ class Dialect(ABC):
         del target, within
         return self, ""
 
-    def take_part(self, connection: Any, writer_table: str) -> None:  # noqa: B027 - nothing to do in most
+    def take_part(self, connection: Any, writer_table: str) -> Role:
         """Prepares a connection to a server of a cluster; `writer_table`: the name of the table cluster_writer.
 
+        Returns:
+            What the server says of itself.
+
         Raises:
-            Exception: the driver's own error when the server is not the one to write to.
+            Exception: the driver's own error.
         """
+        raise NotImplementedError
 
     def may_keep(self, connection: Any) -> bool:
         """Whether a connection may be used again."""

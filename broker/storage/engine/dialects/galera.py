@@ -16,6 +16,7 @@ from broker.storage.engine.statements import Unexpected
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from broker.storage.engine.cluster.role import Role
     from broker.storage.engine.statements import Answer, Statement
 
 _NODE = "halfmq_node"
@@ -28,15 +29,14 @@ class Galera(MariaDB):
     kinds = frozenset({Kind.GALERA})
     claims_commit = True
 
-    def take_part(self, connection: Any, writer_table: str) -> None:
-        """Looks whether it is the writer's, and waits until this node has what others have committed."""
+    def take_part(self, connection: Any, writer_table: str) -> Role:
+        """Waits until this node has what others have committed, and asks it whether it is the writer."""
         wait_for_others(connection)
         role = role_in_cluster(connection, writer_table)
         connection.rollback()
-        if not role.writable:
-            raise pymysql.err.OperationalError(READ_ONLY, role.reason)
-        if role.writer:
+        if role.writable and role.writer:
             setattr(connection, _NODE, NodeSession(role.node))
+        return role
 
     def may_keep(self, connection: Any) -> bool:
         """Not one of before the first migration: it would not know when another node is the writer."""

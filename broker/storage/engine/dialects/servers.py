@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
     from broker.storage.engine.cluster.promise import Promise
+    from broker.storage.engine.cluster.role import Role
     from broker.storage.engine.dialects.base import Session, Target
     from broker.storage.engine.statements import Row
     from broker.storage.engine.unsuitable import Unsuitable
@@ -317,12 +318,11 @@ class Server(Dialect):
                     raise
         return self.connect(replace(target, address=addresses[-1]), limit)
 
-    def take_part(self, connection: Any, writer_table: str) -> None:
-        """Looks whether the server still accepts writes: it was asked a moment ago."""
+    def take_part(self, connection: Any, writer_table: str) -> Role:
+        """Asks the server again: it was asked a moment ago."""
         role = role_of(connection, self.kind, writer_table)
         connection.rollback()
-        if not role.writable:
-            raise pymysql.err.OperationalError(READ_ONLY, role.reason)
+        return role
 
     def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
         """An engine on these connections."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 
 WRITABLE = Role(Kind.ALONE, writable=True)
 READ_ONLY = Role(Kind.ALONE, writable=False, reason="read_only is on")
-PRIMARY = Role(Kind.GROUP, writable=True, view=3)
-SECONDARY = Role(Kind.GROUP, writable=False, reason="secondary, online", view=3)
+PRIMARY = Role(Kind.GROUP, writable=True, view=(1700, 3))
+SECONDARY = Role(Kind.GROUP, writable=False, reason="secondary, online", view=(1700, 3))
+LATER = (1700, 4)
 
 
 @dataclass
@@ -28,9 +31,11 @@ class Server:
     role: Role | None = None
     waiting: bool = False
     asked: int = 0
+    takes: float = 0.0
 
     def ask(self) -> Role:
         self.asked += 1
+        time.sleep(self.takes)
         if self.role is None:
             raise ConnectionRefusedError("refused")
         return self.role
@@ -109,7 +114,27 @@ def test_two_that_accept_writes_without_a_group_are_none(world: World) -> None:
 
 def test_of_two_primaries_of_a_group_the_one_of_the_later_view_is_it(world: World) -> None:
     """The other one was frozen, and has not yet heard that it is none any more."""
-    world.say(PRIMARY, replace(PRIMARY, view=4), replace(SECONDARY, view=4))
+    world.say(PRIMARY, replace(PRIMARY, view=LATER), replace(SECONDARY, view=LATER))
+    assert world.primary == "db2"
+
+
+def test_a_former_primary_is_none_though_the_present_one_does_not_answer(world: World) -> None:
+    """It was cut off, is reached again, and has not yet heard that the group went on without it."""
+    world.say(None, replace(PRIMARY, view=LATER), replace(SECONDARY, view=LATER))
+    world.say(PRIMARY, None, None)
+    assert world.primary == "db2"
+    world.finder.suspect(Address("db2", 3306))
+    assert world.primary is None
+
+
+def test_a_secondary_is_enough_to_know_that_a_primary_is_a_former_one(world: World) -> None:
+    world.say(PRIMARY, None, replace(SECONDARY, view=LATER))
+    assert world.primary is None
+
+
+def test_a_group_that_was_started_anew_begins_to_count_anew(world: World) -> None:
+    world.say(replace(PRIMARY, view=(1700, 9)), SECONDARY, SECONDARY)
+    world.say(SECONDARY, replace(PRIMARY, view=(1800, 1)), SECONDARY)
     assert world.primary == "db2"
 
 
@@ -122,6 +147,17 @@ def test_a_primary_that_could_not_be_used_is_looked_for_again(world: World) -> N
     assert world.primary == "db1"
     assert world.servers[0].asked > asked
     assert world.changes == [Address("db1", 3306)]
+
+
+def test_many_who_wait_ask_together(world: World) -> None:
+    for server in world.servers:
+        server.takes = 0.2
+    world.say(READ_ONLY, READ_ONLY, READ_ONLY)
+    asked = world.servers[0].asked
+    with ThreadPoolExecutor(20) as threads:
+        found = list(threads.map(lambda _: world.primary, range(20)))
+    assert found == [None] * 20
+    assert world.servers[0].asked - asked < 5
 
 
 def test_without_a_primary_the_error_tells_what_each_server_said(world: World) -> None:
