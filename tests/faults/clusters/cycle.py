@@ -55,9 +55,14 @@ def run_cycle(cluster: PrivateCluster, database: str, brokers: Sequence[BrokerPr
             went_on = load.history.acknowledged
             trouble.end(cluster, victims)
             load.history.await_commits(COMMITS_AFTER, timeout=RECOVERY)
-    with Client(endpoints[0]) as client:
-        wrong = judge(load.history, load.finish(client))
-        wrong += load.contradictions + epochs.judge(client)
+    try:
+        with Client(endpoints[0]) as client:
+            wrong = judge(load.history, load.finish(client))
+            wrong += load.contradictions + epochs.judge(client)
+    except BaseException:
+        for broker in brokers:
+            print(*(line for line in broker.lines if "halfmq.storage" in line), sep="\n", file=sys.stderr)
+        raise
     for number, broker in enumerate(brokers):
         wrong += [f"broker {number}: {line}" for line in broker.lines if "[error" in line]
         if broker.process.poll() is not None:
