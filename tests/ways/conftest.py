@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from support.databases import LOCAL_KINDS, in_ci
+from support.slices import one_server_each
 from ways.shops import Shop, make_shop
 
 if TYPE_CHECKING:
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 
 
 ENGINES = {"sqlite": "sqlite3", "mariadb": "mysql", "mysql": "mysql", "postgresql": "postgresql"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out of two tests that differ in their server alone one; which one is the same in every process."""
+    if not os.environ.get("HALFMQ_WAYS_EVERYWHERE"):
+        one_server_each(config, items, Path(__file__).parent)
 
 
 @pytest.fixture(params=LOCAL_KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +13,18 @@ from client_core.admin import Admin
 from client_core.testing import embedded_broker
 from connect.cdc.sources import Source, Topic
 from support.databases import KINDS, Kind
+from support.slices import one_server_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out of two tests that differ in their server alone one; which one is the same in every process."""
+    if not os.environ.get("HALFMQ_WAYS_EVERYWHERE"):
+        one_server_each(config, items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")
