@@ -26,11 +26,12 @@ need_namespaces() {
   ip netns del $trial
 }
 
-# A claim is over when the process that it is for has ended (HALFMQ_DB_OWNER, such as a run of tests), or its folder is gone.
+# A claim is over when the process that it is for has ended (HALFMQ_DB_OWNER, such as a run of tests), or when the
+# cluster's folder or its network is gone.
 is_left_over() { # file of a claim
   local folder owner since
   { read -r folder && read -r owner since; } <"$1" || return 0
-  [ -d "$folder" ] || return 0
+  [ -d "$folder" ] && [ -e "/run/netns/halfmq-${1##*/}" ] || return 0
   [ "$owner" != - ] && [ "$(process "$owner" | cut -d' ' -f3)" != "$since" ]
 }
 
