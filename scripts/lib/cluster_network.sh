@@ -22,7 +22,11 @@ need_namespaces() {
   local trial=halfmq-trial-$$
   { ip netns add $trial && ip -n $trial link add switch type bridge &&
     ip -n $trial link add here type veth peer name there; } >"$home/install.log" 2>&1 ||
-    { cat "$home/install.log" >&2; ip netns del $trial 2>/dev/null; die "$kind needs network namespaces, bridges and veth (CAP_NET_ADMIN and CAP_SYS_ADMIN)"; }
+    {
+      cat "$home/install.log" >&2
+      ip netns del $trial 2>/dev/null || true
+      die "$kind needs network namespaces with bridges and veth: the capabilities NET_ADMIN and SYS_ADMIN"
+    }
   ip netns del $trial
 }
 

@@ -4,6 +4,7 @@
 # What differs between the kinds is in group_replication.sh, galera.sh and pairs.sh. With `flavour` for group, galera or
 # pair, each defines
 #
+#   FLAVOUR_programs  installs what it needs beside the servers
 #   FLAVOUR_options   adds to the options of a member's server
 #   FLAVOUR_start     starts the members that do not run, and makes one cluster of all
 #   FLAVOUR_rejoin    starts the member in hand, and has it join the others
@@ -176,6 +177,13 @@ stop_cluster() { # a number, or nothing for all
   [ -n "${1:-}" ] || [ ! -e "$home/network" ] || remove_cluster_network
 }
 
+discard_cluster() {
+  [ -d "$home" ] || return 0
+  kill_cluster
+  stop_cluster
+  rm -rf "$home"
+}
+
 remove_cluster_network() {
   lock 8 "$claims/lock"
   if [ "$(head -n 1 "$claims/$(network)" 2>/dev/null)" = "$home" ]; then remove_network "$(network)"; fi
@@ -212,6 +220,7 @@ act_on_cluster() { # sub-command, number of a member, all
   case $1 in
     start) if [ -n "$number" ]; then start_member "$number"; else start_cluster; fi; return ;;
     stop) stop_cluster "$number"; return ;;
+    discard) discard_cluster; return ;;
     status) cluster_status; return ;;
   esac
   any_alive || die "$kind is not running: scripts/db start $kind"

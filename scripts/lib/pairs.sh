@@ -19,12 +19,12 @@ other_member() { echo $((3 - member)); }
 pair_options() {
   # It starts read-only, and its replication stands still, until it is told what it is. The timeout is the greatest there
   # is, seven weeks: a commit is never acknowledged by one server alone.
-  options+=("--${fence//_/-}=ON" --skip-$replica-start --sync-binlog=1 --report-host="$(client_address "$member")" --report-port=3306
-    --$replica-net-timeout=5 --rpl-semi-sync-$source-timeout=4294967295 --rpl-semi-sync-$source-wait-point=AFTER_SYNC
+  options+=("--${fence//_/-}=ON" --skip-$replica-start --sync-binlog=1 --$replica-net-timeout=5
+    --report-host="$(client_address "$member")" --report-port=3306
+    --rpl-semi-sync-$source-timeout=4294967295 --rpl-semi-sync-$source-wait-point=AFTER_SYNC
     --rpl-semi-sync-$replica-enabled=ON)
   if [ "$family" = mysql ]; then
-    options+=(--gtid-mode=ON --enforce-gtid-consistency=ON
-      "--plugin-load-add=semisync_source.so;semisync_replica.so")
+    options+=(--gtid-mode=ON --enforce-gtid-consistency=ON "--plugin-load-add=semisync_source.so;semisync_replica.so")
   else
     # Only in strict mode a source that comes back takes from the other one what it had written itself and forgotten.
     options+=(--log-bin=binlog --relay-log=relay --log-slave-updates --gtid-strict-mode=ON)
