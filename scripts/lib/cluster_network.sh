@@ -22,15 +22,20 @@ need_namespaces() {
   local trial=halfmq-trial-$$
   { ip netns add $trial && ip -n $trial link add switch type bridge &&
     ip -n $trial link add here type veth peer name there; } >"$home/install.log" 2>&1 ||
-    { cat "$home/install.log" >&2; ip netns del $trial 2>/dev/null; die "$kind needs network namespaces, bridges and veth (CAP_NET_ADMIN and CAP_SYS_ADMIN)"; }
+    {
+      cat "$home/install.log" >&2
+      ip netns del $trial 2>/dev/null || true
+      die "$kind needs network namespaces with bridges and veth: the capabilities NET_ADMIN and SYS_ADMIN"
+    }
   ip netns del $trial
 }
 
-# A claim is over when the process that it is for has ended (HALFMQ_DB_OWNER, such as a run of tests), or its folder is gone.
+# A claim is over when the process that it is for has ended (HALFMQ_DB_OWNER, such as a run of tests), or when the
+# cluster's folder or its network is gone.
 is_left_over() { # file of a claim
   local folder owner since
   { read -r folder && read -r owner since; } <"$1" || return 0
-  [ -d "$folder" ] || return 0
+  [ -d "$folder" ] && [ -e "/run/netns/halfmq-${1##*/}" ] || return 0
   [ "$owner" != - ] && [ "$(process "$owner" | cut -d' ' -f3)" != "$since" ]
 }
 

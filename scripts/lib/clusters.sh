@@ -4,6 +4,7 @@
 # What differs between the kinds is in group_replication.sh, galera.sh and pairs.sh. With `flavour` for group, galera or
 # pair, each defines
 #
+#   FLAVOUR_programs  installs what it needs beside the servers
 #   FLAVOUR_options   adds to the options of a member's server
 #   FLAVOUR_start     starts the members that do not run, and makes one cluster of all
 #   FLAVOUR_rejoin    starts the member in hand, and has it join the others
@@ -48,7 +49,7 @@ sql() { # statements
   local client=(mariadb)
   if [ "$family" = mysql ]; then
     client=(mysql)
-    [ ${#server[@]} -le 1 ] || client=("${server[@]:0:3}" "$cache/mysql-root/usr/bin/mysql")
+    [ ${#server[@]} = 1 ] || client=("${server[@]:0:3}" "$cache/mysql-root/usr/bin/mysql")
   fi
   (cd "$dir/data" && timeout "${within:-30}" "${client[@]}" --no-defaults --user=root --socket=server.sock --batch --raw \
     --skip-column-names --execute="$1" 2>"$dir/sql.log" 8>&- 9>&-)
@@ -80,7 +81,7 @@ await_sql() { # seconds, statement, answer
 launch_member() { # further options
   local options=()
   server_options 128M
-  options+=(--server-id="$member")
+  options+=(--server-id="$(cat "$dir/server_id" 2>/dev/null || echo "$member")")
   [ "$family" = mariadb ] || options+=(--innodb-log-buffer-size=16M --performance-schema-digests-size=200
     --performance-schema-events-statements-history-long-size=100) # 150 MB less
   "${flavour}_options"
@@ -88,12 +89,11 @@ launch_member() { # further options
   launch_server nsenter --net="/run/netns/$(namespace "$member")"
 }
 
-# All members begin as copies of one data directory, with the users in it.
+# All members begin as copies of one data directory, with the users in it; the first member is the last to get its own.
 make_data() {
-  local first=$home/1
-  at 1
-  [ ! -d "$first/data" ] || return 0
-  mkdir -p "$first"
+  [ ! -d "$home/1/data" ] || return 0
+  dir=$home
+  rm -rf "$dir/data"
   cat >"$dir/users.sql" <<'SQL'
 FLUSH PRIVILEGES;
 CREATE USER 'halfmq'@'%' IDENTIFIED BY 'halfmq';
@@ -105,17 +105,19 @@ SQL
   # It would let clients write to a server that is read_only; there is no super_read_only in MariaDB 10.11.
   [ "$kind" != mariadb-pair ] || echo "REVOKE READ ONLY ADMIN ON *.* FROM 'halfmq'@'%';" >>"$dir/users.sql"
   initialise users.sql
-  for member in $(members); do
-    [ "$member" = 1 ] || copy_data "$first" "$home/$member"
+  rm -f "$dir/data/auto.cnf" # the identity of a MySQL server
+  for member in $(members | tac -s ' '); do
+    mkdir -p "$home/$member"
+    give_first_data
   done
+  [ "$kind" = mysql-pair ] || rm -rf "$dir/data"
 }
 
-copy_data() { # from, to
-  rm -rf "$2/data" "$2/data.new"
-  mkdir -p "$2"
-  cp -r "$1/data" "$2/data.new"
-  rm -f "$2/data.new/auto.cnf" # the identity of a MySQL server
-  mv "$2/data.new" "$2/data"
+# To the member in hand. Only a pair of MySQL needs it again later.
+give_first_data() {
+  rm -rf "$home/$member"/data{,.new}
+  cp -r "$home/data" "$home/$member/data.new"
+  mv "$home/$member/data.new" "$home/$member/data"
 }
 
 # --- sub-commands ---------------------------------------------------------------------------------------------------
@@ -125,6 +127,7 @@ prepare_cluster() {
   lock 9 "$home/lock"
   need_namespaces
   "find_$family"
+  [ "$family" = mariadb ] || [ ${#server[@]} = 1 ] || need_mysql_clients
   "${flavour}_programs"
   make_network
   make_data
@@ -168,9 +171,17 @@ stop_cluster() { # a number, or nothing for all
   done
   for member in $numbers; do
     at "$member"
-    await_exit 60 || die "$kind $member is still running after 60 s; its log is $dir/log"
+    # A server may wait for its commits, and these for members that it has lost.
+    await_exit 20 || { say "$kind $member does not end: SIGKILL"; kill_server "$kind $member"; }
   done
   [ -n "${1:-}" ] || [ ! -e "$home/network" ] || remove_cluster_network
+}
+
+discard_cluster() {
+  [ -d "$home" ] || return 0
+  kill_cluster
+  stop_cluster
+  rm -rf "$home"
 }
 
 remove_cluster_network() {
@@ -179,6 +190,7 @@ remove_cluster_network() {
 }
 
 isolate_member() { # `all`, for clients too
+  [[ $1 = @(|all) ]] || usage
   unplug "$member" members
   [ "$1" != all ] || unplug "$member" clients
 }
@@ -208,6 +220,7 @@ act_on_cluster() { # sub-command, number of a member, all
   case $1 in
     start) if [ -n "$number" ]; then start_member "$number"; else start_cluster; fi; return ;;
     stop) stop_cluster "$number"; return ;;
+    discard) discard_cluster; return ;;
     status) cluster_status; return ;;
   esac
   any_alive || die "$kind is not running: scripts/db start $kind"

@@ -38,11 +38,16 @@ run_program() { # its name, and its arguments
   fi
   find_mysql
   [ ${#server[@]} -gt 1 ] || exec "$program" "$@" # a server of the machine's own, which has its clients beside it
-  [ -x "$tree/usr/bin/mysqldump" ] || (lock 8 "$cache/mysql-root.lock"; [ -x "$tree/usr/bin/mysqldump" ] || add_mysql_clients)
+  need_mysql_clients
   exec "${server[@]:0:3}" "$tree/usr/bin/$program" "$@"
 }
 
-# To a tree that was unpacked without them. A list that is too old for apt is good enough to install from.
+# In a tree that was unpacked without them. A list that is too old for apt is good enough to install from.
+need_mysql_clients() {
+  local tree=$cache/mysql-root
+  [ -x "$tree/usr/bin/mysqldump" ] || (lock 8 "$cache/mysql-root.lock"; [ -x "$tree/usr/bin/mysqldump" ] || add_mysql_clients)
+}
+
 add_mysql_clients() {
   need_root mysql-client-core
   local get=("${as_root[@]}" chroot "$tree" apt-get -qq -o Acquire::Check-Valid-Until=false)

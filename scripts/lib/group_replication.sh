@@ -8,9 +8,9 @@ group_options() {
   local seeds=() other
   for other in $(members); do seeds+=("$(member_address "$other"):33061"); done
   # Read-only until the group says otherwise: a member that starts again must not take writes before it has joined.
-  options+=(--super-read-only=ON --gtid-mode=ON --enforce-gtid-consistency=ON --binlog-expire-logs-seconds=3600
-    --max-binlog-size=64M --report-host="$(client_address "$member")" --report-port=3306
-    "--plugin-load-add=group_replication.so;mysql_clone.so"
+  options+=(--super-read-only=ON --gtid-mode=ON --enforce-gtid-consistency=ON
+    --report-host="$(client_address "$member")" --report-port=3306
+    --plugin-load-add=group_replication.so
     --group-replication-group-name=f8a5b4c2-3d1e-4e6f-9a70-5b1c2d3e4f50
     --group-replication-start-on-boot=OFF
     --group-replication-local-address="$(member_address "$member"):33061"

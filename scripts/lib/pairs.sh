@@ -19,13 +19,12 @@ other_member() { echo $((3 - member)); }
 pair_options() {
   # It starts read-only, and its replication stands still, until it is told what it is. The timeout is the greatest there
   # is, seven weeks: a commit is never acknowledged by one server alone.
-  options+=("--${fence//_/-}=ON" --skip-$replica-start --sync-binlog=1 --binlog-expire-logs-seconds=3600
-    --max-binlog-size=64M --report-host="$(client_address "$member")" --report-port=3306
-    --$replica-net-timeout=5 --rpl-semi-sync-$source-timeout=4294967295 --rpl-semi-sync-$source-wait-point=AFTER_SYNC
+  options+=("--${fence//_/-}=ON" --skip-$replica-start --sync-binlog=1 --$replica-net-timeout=5
+    --report-host="$(client_address "$member")" --report-port=3306
+    --rpl-semi-sync-$source-timeout=4294967295 --rpl-semi-sync-$source-wait-point=AFTER_SYNC
     --rpl-semi-sync-$replica-enabled=ON)
   if [ "$family" = mysql ]; then
-    options+=(--gtid-mode=ON --enforce-gtid-consistency=ON
-      "--plugin-load-add=semisync_source.so;semisync_replica.so;mysql_clone.so")
+    options+=(--gtid-mode=ON --enforce-gtid-consistency=ON "--plugin-load-add=semisync_source.so;semisync_replica.so")
   else
     # Only in strict mode a source that comes back takes from the other one what it had written itself and forgotten.
     options+=(--log-bin=binlog --relay-log=relay --log-slave-updates --gtid-strict-mode=ON)
@@ -41,8 +40,7 @@ pair_options() {
 pair_state() { sql "SELECT IF(@@global.read_only, 'read-only', 'writable')"; }
 
 pair_start() {
-  local stopped=()
-  for member in $(members); do at "$member"; alive || { launch_member; stopped+=("$member"); }; done
+  for member in $(members); do at "$member"; alive || launch_member; done
   for member in $(members); do at "$member"; await_member; done
   at "$(source_number)"
   be_source
@@ -60,11 +58,10 @@ be_source() {
   must_sql "STOP $replica; RESET $replica ALL; SET GLOBAL rpl_semi_sync_${source}_enabled = ON; SET GLOBAL read_only = OFF"
 }
 
-# With the source's history: what this one has beside it was never acknowledged, but cannot be taken back.
 be_replica() {
   must_sql "SET GLOBAL $fence = ON; SET GLOBAL rpl_semi_sync_${source}_enabled = OFF"
-  [ "$family" = mariadb ] || ! diverged || clone_source
-  follow_source
+  [ "$(followed)" = "$(member_address "$(source_number)")" ] || follow_source
+  must_sql "START $replica"
   if [ -z "$(cut_off)" ]; then
     at "$(source_number)"
     await_sql 30 "SHOW STATUS LIKE 'Rpl_semi_sync_${source}_clients'" $'Rpl_semi_sync_'$source$'_clients\t1' || {
@@ -85,24 +82,26 @@ cut_off() {
   done
 }
 
+# The address of whom the member in hand replicates: where that is right already, a change would delete the relay log,
+# with transactions that may be nowhere else any more.
+followed() { must_sql "SHOW $replica STATUS" | cut -f2; }
+
 follow_source() {
   local host
   host=$(member_address "$(source_number)")
   if [ "$family" = mariadb ]; then
     must_sql "STOP SLAVE; CHANGE MASTER TO MASTER_HOST = '$host', MASTER_USER = 'replication',
-      MASTER_PASSWORD = 'replication', MASTER_CONNECT_RETRY = 1, MASTER_USE_GTID = slave_pos,
-      MASTER_DEMOTE_TO_SLAVE = 1; START SLAVE"
+      MASTER_PASSWORD = 'replication', MASTER_CONNECT_RETRY = 1, MASTER_USE_GTID = slave_pos, MASTER_DEMOTE_TO_SLAVE = 1"
     return
   fi
-  # A change would delete the relay log, with transactions that may be nowhere else any more.
-  [ "$(must_sql 'SELECT HOST FROM performance_schema.replication_connection_configuration')" = "$host" ] ||
-    must_sql "STOP REPLICA; CHANGE REPLICATION SOURCE TO SOURCE_HOST = '$host', SOURCE_USER = 'replication',
-      SOURCE_PASSWORD = 'replication', SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1000000, SOURCE_AUTO_POSITION = 1,
-      GET_SOURCE_PUBLIC_KEY = 1"
-  must_sql 'START REPLICA'
+  ! diverged || begin_again
+  must_sql "STOP REPLICA; CHANGE REPLICATION SOURCE TO SOURCE_HOST = '$host', SOURCE_USER = 'replication',
+    SOURCE_PASSWORD = 'replication', SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1000000, SOURCE_AUTO_POSITION = 1,
+    GET_SOURCE_PUBLIC_KEY = 1"
 }
 
-# True when this one has committed something that the source has not.
+# True when this one, a source until now, has committed what the other has not: it was never acknowledged, but cannot be
+# taken back. (A source of MariaDB that was killed forgets it.)
 diverged() {
   [ -z "$(cut_off)" ] || return 1
   local own others
@@ -111,14 +110,13 @@ diverged() {
   [ "$(must_sql "SELECT GTID_SUBSET('$own', '$others')")" = 0 ]
 }
 
-# Takes the source's data in place of its own; the server then ends, for it is not one that restarts by itself.
-clone_source() {
-  local host
-  host=$(member_address "$(source_number)")
-  say "$kind $member has transactions that the source has not: it gets a copy of its data"
-  within=120 sql "SET GLOBAL read_only = OFF; SET GLOBAL clone_valid_donor_list = '$host:3306';
-    CLONE INSTANCE FROM 'replication'@'$host':3306 IDENTIFIED BY 'replication'" || true
-  await_exit 60 || { cat "$dir/sql.log" >&2; die "$kind $member has not copied the data of the source"; }
+# With empty data: the other's binary log has all that ever was. (A copy of its data, CLONE INSTANCE, has to wait for
+# commits, and these for this replica.) It gets another number, for a replica leaves out what it takes for its own.
+begin_again() {
+  say "$kind $member has transactions that the source has not: it begins again"
+  kill_server "$kind $member"
+  give_first_data
+  echo $(($(cat "$dir/server_id" 2>/dev/null || echo "$member") + 2)) >"$dir/server_id"
   launch_member
   await_member
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
@@ -165,13 +164,12 @@ class PrivateCluster:
         try:
             self.start()
         except BaseException:
-            self.stop()
+            self._run("discard")
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops it, with its networks, and deletes its data."""
-        self.stop()
-        shutil.rmtree(self._folder / self.kind, ignore_errors=True)
+        """Ends it, with its networks, and deletes its data."""
+        self._run("discard")
