@@ -9,6 +9,7 @@
 #   FLAVOUR_start     starts the members that do not run, and makes one cluster of all
 #   FLAVOUR_rejoin    starts the member in hand, and has it join the others
 #   FLAVOUR_return    has the member in hand go on after it was frozen or isolated
+#   FLAVOUR_promote   makes the member in hand the writable one; not of galera
 #   FLAVOUR_state     prints what the member in hand takes itself for
 . scripts/lib/cluster_network.sh
 . scripts/lib/group_replication.sh
@@ -232,7 +233,7 @@ act_on_cluster() { # sub-command, number of a member, all
     thaw) signal_member CONT; "${flavour}_return" ;;
     isolate) isolate_member "${3:-}" ;;
     heal) heal_member; "${flavour}_return" ;;
-    promote) [ $flavour = pair ] || usage; promote_member ;;
+    promote) [ $flavour != galera ] || die "all members of $kind are writable"; "${flavour}_promote" ;;
     *) usage ;;
   esac
 }

@@ -52,6 +52,11 @@ group_rejoin() {
   join_group
 }
 
+group_promote() {
+  find_mysql
+  must_sql 'SELECT group_replication_set_as_primary(@@server_uuid)' >/dev/null
+}
+
 # True when a member sees a majority.
 group_lives() {
   local member dir

@@ -125,7 +125,7 @@ begin_again() {
 
 # What an operator does, or a tool such as Orchestrator. The other one is made read-only first if it can be reached; if
 # commits wait in it for a replica that it has lost, it stays as it is until its return.
-promote_member() {
+pair_promote() {
   names
   "find_$family"
   ! is_source || return 0

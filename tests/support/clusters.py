@@ -96,7 +96,7 @@ class PrivateCluster:
         self._run("heal", member)
 
     def promote(self, member: int) -> None:
-        """Makes a member of a pair the source."""
+        """Makes a member of a pair the source, or one of mysql-cluster the primary."""
         self._run("promote", member)
 
     @property
