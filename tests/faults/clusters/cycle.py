@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,8 @@ def run_cycle(cluster: PrivateCluster, database: str, brokers: Sequence[BrokerPr
             went_on = load.history.acknowledged
             trouble.end(cluster, victims)
             load.history.await_commits(COMMITS_AFTER, timeout=RECOVERY)
+        # The next cycle begins with all members.
+        cluster.start()
     try:
         with Client(endpoints[0]) as client:
             wrong = judge(load.history, load.finish(client))
@@ -77,7 +79,11 @@ def primary_of(cluster: PrivateCluster, database: str) -> int:
         return cluster.primary
     name = database.rpartition("/")[2]
     for member in cluster.members:
-        with connect(cluster.url_of(member), connect_timeout=2, read_timeout=2) as own, own.cursor() as cursor:
+        with (
+            suppress(pymysql.err.OperationalError),  # it is not in the cluster
+            closing(connect(cluster.url_of(member), connect_timeout=2, read_timeout=2)) as own,
+            own.cursor() as cursor,
+        ):
             cursor.execute(
                 f"SELECT COUNT(*) FROM {name}.cluster_writer WHERE slot = 0 AND node = (SELECT variable_value FROM"
                 " information_schema.global_status WHERE variable_name = 'wsrep_gcomm_uuid')"
