@@ -100,6 +100,7 @@ class Parts:
     failures: FailureTally
     connections: Connections
     reports: BrokerReports
+    reporter: StatusReporter
     access: AccessOperations
     audit: Audit
     quotas: Quotas
@@ -136,7 +137,7 @@ def assemble(
     transactions = TransactionService(store, catalog, validator, positions, wakeups, observer, tracer)
     sending = SendService(store, validator, positions, wakeups, observer, tracer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
-    readiness = ReadinessWatcher(store)
+    readiness, reporter = ReadinessWatcher(store), StatusReporter(reports)
     return Parts(
         store=store,
         catalog=catalog,
@@ -166,6 +167,7 @@ def assemble(
         failures=failures,
         connections=connections,
         reports=reports,
+        reporter=reporter,
         access=AccessOperations(store, store, store, rights),
         audit=audit,
         quotas=quotas,
@@ -175,7 +177,7 @@ def assemble(
             readiness,
             *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
             AuditRecorder(audit),
-            StatusReporter(reports),
+            reporter,
             TransactionChecker(store, sessions, policy, store.clock),
             EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),
