@@ -19,8 +19,9 @@ from halfmq_cli.serving import fail
 if TYPE_CHECKING:
     from broker.storage.engine.connection import Database as Opened
 
-LONGEST_REPORT = 2 * INTERVAL
+LONGEST_REPORT = INTERVAL + 2.0
 """Seconds within which a broker that runs has reported again."""
+PAUSE = 0.5
 
 
 def restored(
@@ -70,10 +71,13 @@ def _refuse_with_brokers(database: Opened) -> None:
     before = living_brokers(database)
     if not before:
         return
-    sys.stderr.write(f"halfmq: looking for {LONGEST_REPORT:g} s whether a broker runs\n")
-    time.sleep(LONGEST_REPORT)
-    after = living_brokers(database)
-    if running := sorted(name for name, seen_at in after.items() if before.get(name) != seen_at):
-        raise ConfigurationError(
-            f"Brokers run on it ({', '.join(running)}): stop all of them, then run this again.", field="database"
-        )
+    sys.stderr.write(f"halfmq: looking for up to {LONGEST_REPORT:g} s whether a broker runs\n")
+    until = time.monotonic() + LONGEST_REPORT
+    while before and time.monotonic() < until:
+        time.sleep(PAUSE)
+        after = living_brokers(database)
+        if running := sorted(name for name, seen_at in after.items() if before.get(name) != seen_at):
+            raise ConfigurationError(
+                f"Brokers run on it ({', '.join(running)}): stop all of them, then run this again.", field="database"
+            )
+        before = after

@@ -20,7 +20,7 @@ from broker.storage.adapters.restoring import check_restorations, living_brokers
 from broker.storage.catalog.brokers import SILENT
 from broker.storage.delivery import leases
 from broker.storage.delivery.after_restore import SPARE
-from conformance.rewinding import Moment, count_from_one, told
+from conformance.restoring import Moment, count_from_one, told
 from conformance.world import (
     HOUR,
     LEASE,
@@ -321,6 +321,19 @@ async def test_a_broker_notices_that_its_report_has_gone_back(world: World, stor
 async def test_a_broker_that_started_after_the_moment_notices_it(world: World, store: Store) -> None:
     moment = Moment(world)
     await store.report_broker(ONE, [])
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+
+
+async def test_a_broker_notices_that_a_queue_is_shorter_than_it_left_it(
+    world: World, store: Store, topic: Topic
+) -> None:
+    """Between two reports a restore leaves no other trace."""
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    ok(await store.send([sending(topic)]))
     await moment.restore()
     world.clock.pass_time(SECOND)
     with pytest.raises(DatabaseReplaced):

@@ -22,7 +22,7 @@ from broker.ports.groups import DeadLetterSearch, Purge, Redriven
 from broker.ports.queries import MessageSearch
 from broker.storage.delivery import redrive
 from broker.storage.log import reading
-from conformance.rewinding import count_from_one, told
+from conformance.restoring import count_from_one, told
 from conformance.world import HOUR, World, acks, bodies, bury, nacks, ok, pull, sending, swept
 
 if TYPE_CHECKING:

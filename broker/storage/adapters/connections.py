@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 
+QUEUES = 256
+"""Queues whose ends are compared with what this broker knows of them."""
+
+
 class Connections(Access):
     """Implements ConnectionStore."""
 
@@ -31,11 +35,11 @@ class Connections(Access):
         now = self.clock.now()
         process = (status.broker_id, status.host, status.pid, status.started_at)
         remembered = self._reported[1] if self._reported is not None and self._reported[0] == process else None
+        ends = self.ends.sample(QUEUES)
 
         def report(session: Session) -> restorations.Remembered | bool | None:
-            if remembered is not None and restorations.went_back(
-                session, remembered, brokers.reported_at(session, status), now
-            ):
+            before = brokers.reported_at(session, status)
+            if remembered is not None and restorations.went_back(session, remembered, before, ends, now):
                 restorations.notice(session, status.broker_id, now)
                 return None
             if not brokers.report(session, status, clients, now):

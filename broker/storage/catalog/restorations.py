@@ -13,6 +13,8 @@ from broker.errors import ConfigurationError
 from broker.storage.catalog.brokers import SILENT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from broker.storage.engine.session import Session
 
 _COLUMNS = "first_number, told_at, handled, told_by"
@@ -58,16 +60,22 @@ def newest(session: Session) -> int:
     return int(session.fetch("SELECT COALESCE(MAX(first_number), 0) FROM restoration")[0][0])
 
 
-def went_back(session: Session, remembered: Remembered, reported_at: int | None, now: int) -> bool:
+def went_back(
+    session: Session, remembered: Remembered, reported_at: int | None, ends: Mapping[int, int], now: int
+) -> bool:
     """Whether the database is in an earlier state than when a broker reported last.
 
     Args:
         session: a transaction.
         remembered: of that report.
         reported_at: the time in the row that this process reported; None: there is none.
+        ends: where the broker left the ends of some queues, which may have been deleted since.
         now: the time.
     """
     if newest(session) != remembered.restoration:
+        return True
+    found = session.fetch_in("SELECT queue_id, next_offset FROM queue WHERE queue_id", sorted(ends))
+    if any(next_offset < ends[queue_id] for queue_id, next_offset in found):
         return True
     if reported_at is None:
         # Rows of brokers that were silent for long are removed.
