@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,8 @@ from pyspark.errors import PySparkException
 
 from broker.storage.adapters.restoring import tell_of_restore
 from broker.storage.engine.connection import Database
+from halfmq_pipeline.archive import Archive, read_archive
+from halfmq_pipeline.replay import Replay
 from producer_sdk import Admin, Message, Producer
 from spark.conftest import Queries, numbers
 from support.brokers import BrokerProcess
@@ -26,6 +29,12 @@ def send(broker: BrokerProcess, values: range) -> None:
         producer.send_many([Message("orders", f"{value}".encode()) for value in values])
 
 
+def archive(spark: SparkSession, broker: BrokerProcess, folder: Path) -> int:
+    """Archives what is new; how many messages."""
+    job = Archive(str(folder), {"endpoint": broker.endpoint, "topic": "orders"}, 5, 15, lambda _: None)
+    return job.run(spark).messages
+
+
 def test_it_goes_on_with_all_that_came_since(spark: SparkSession, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'halfmq.db'}"
     options = {"topic": "orders", "startingOffsets": "earliest"}
@@ -34,6 +43,7 @@ def test_it_goes_on_with_all_that_came_since(spark: SparkSession, tmp_path: Path
             admin.create_topic("orders", queues=2)
         send(broker, range(20))
         Queries(spark, broker.endpoint, tmp_path).run(**options)
+        assert archive(spark, broker, tmp_path / "archive") == 20
     with closing(Database(url)) as database:
         moment = Moment(database)
         with BrokerProcess(url) as broker:
@@ -42,6 +52,7 @@ def test_it_goes_on_with_all_that_came_since(spark: SparkSession, tmp_path: Path
             queries.run(**options)
             known = [*range(20), *range(100, 120)]
             assert queries.values() == known
+            assert archive(spark, broker, tmp_path / "archive") == 20
         moment.restore()
         tell_of_restore(database, "os:ann")
     with BrokerProcess(url) as broker:
@@ -64,3 +75,13 @@ def test_it_goes_on_with_all_that_came_since(spark: SparkSession, tmp_path: Path
         assert (anew.values(), len(batches)) == (there, 4)
         table = spark.read.format("halfmq").option("endpoint", broker.endpoint).option("topic", "orders").load()
         assert numbers(table) == there
+        # An archive keeps what is gone, and has what came since.
+        assert archive(spark, broker, tmp_path / "archive") == 25
+        assert archive(spark, broker, tmp_path / "archive") == 0
+        assert numbers(read_archive(spark, str(tmp_path / "archive"), "orders")) == [*known, *there[20:]]
+        with Admin(broker.endpoint) as admin:
+            admin.create_topic("again", queues=1)
+        replay = Replay(str(tmp_path / "archive"), "orders", "again", "all", {"endpoint": broker.endpoint})
+        assert replace(replay, messages_per_part=25).run(spark).messages == 65
+        again = spark.read.format("halfmq").option("endpoint", broker.endpoint).option("topic", "again").load()
+        assert numbers(again) == [*known, *there[20:]]
