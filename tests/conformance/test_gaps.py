@@ -173,6 +173,18 @@ async def test_a_reader_with_a_filter_reads_all(gapped: Gapped, monkeypatch: pyt
         assert await gapped.read(0, limit, wanted=ODD) == ALL[1::2]
 
 
+async def test_a_large_message_right_before_a_gap_is_read(world: World, store: Store, topic: Topic) -> None:
+    """It is read in another way than small ones: as many as fit, which are not more than there are."""
+    names = ["small"] * 50 + ["large" * 1000]
+    ok(await store.send([sending(topic, name) for name in names]))
+    told(world)
+    store, topic = await fresh(world)
+    ok(await store.send([sending(topic, "behind")]))
+    (gap,) = topic.gaps_of(topic.queue_ids[0])
+    gapped = Gapped(store, topic, [gap.end])
+    assert await gapped.read(0, 100, 6000) == [*names, "behind"]
+
+
 async def test_columns_are_read_across(gapped: Gapped) -> None:
     offset, found = 0, []
     while offset < gapped.end:
