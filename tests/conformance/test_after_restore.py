@@ -16,7 +16,7 @@ from broker.ports.connections import BrokerStatus
 from broker.ports.delivery import ExtendWork, HoldWork, JoinWork, NackWork
 from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
-from broker.storage.adapters.restoring import check_restorations, living_brokers, tell_of_restore
+from broker.storage.adapters.restoring import check_restorations, tell_of_restore
 from broker.storage.catalog.brokers import SILENT
 from broker.storage.delivery import leases
 from broker.storage.delivery.after_restore import SPARE
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from broker.storage.adapters.store import Store
 
 MINUTE = 60 * SECOND
+ON_ONE = pytest.mark.parametrize("kind", ["mariadb"])
+"""Of what has no SQL of its own."""
 ONE = BrokerStatus("one", "host-1", 12, "10.0.0.1:9876", "1.2.3", 5)
 
 
@@ -171,6 +173,7 @@ async def test_a_receipt_of_the_time_undone_is_refused(
     ok(await store.settle([ack(new)]))
 
 
+@ON_ONE
 @pytest.mark.usefixtures("by_chance_the_same")
 async def test_without_the_command_and_within_a_minute_only_chance_tells_receipts_apart(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
@@ -201,6 +204,7 @@ async def test_a_lease_that_is_held_ends_and_its_attempt_does_not_count(
     ok(await store.settle(acks([again])))
 
 
+@ON_ONE
 async def test_retries_wait_as_before_and_attempts_are_kept(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
@@ -215,6 +219,7 @@ async def test_retries_wait_as_before_and_attempts_are_kept(
     assert (again.attempt, again.last_error) == (2, "no")
 
 
+@ON_ONE
 async def test_message_groups_go_on_in_order(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
     ok(await store.send([sending(topic, name, message_group="customer") for name in "ab"]))
     await pull(store, group, topic, limit=1)
@@ -230,6 +235,7 @@ async def test_message_groups_go_on_in_order(world: World, store: Store, topic: 
     assert got == ["a", "b", "c"]
 
 
+@ON_ONE
 async def test_a_call_of_the_time_undone_takes_effect_again(world: World, store: Store, topic: Topic) -> None:
     keyed = sending(topic, "keyed", dedup_key="k")
     due = world.clock.now() + MINUTE
@@ -280,6 +286,7 @@ async def test_epochs_of_the_time_undone_are_not_skipped(world: World, store: St
     assert [each.body for each in await whole_log(store)] == [f"epoch {n}".encode() for n in (0, 1, 2, 3, 7)]
 
 
+@ON_ONE
 async def test_a_job_that_reads_its_position_goes_on(world: World, store: Store, topic: Topic) -> None:
     await committed(store, topic, epoch(5), -1)
     moment = Moment(world)
@@ -290,6 +297,7 @@ async def test_a_job_that_reads_its_position_goes_on(world: World, store: Store,
     assert [each.body for each in await whole_log(store)] == [b"epoch 5", b"epoch 8"]
 
 
+@ON_ONE
 async def test_a_sink_that_is_deleted_or_taken_over_goes_on_without(world: World, store: Store, topic: Topic) -> None:
     await committed(store, topic, epoch(0))
     told(world)
@@ -318,6 +326,7 @@ async def test_a_broker_notices_that_its_report_has_gone_back(world: World, stor
     database.close()
 
 
+@ON_ONE
 async def test_a_broker_that_started_after_the_moment_notices_it(world: World, store: Store) -> None:
     moment = Moment(world)
     await store.report_broker(ONE, [])
@@ -348,6 +357,7 @@ async def test_a_broker_notices_that_a_restore_was_told(world: World, store: Sto
     assert world.count("restoration", "handled = 0") == 0
 
 
+@ON_ONE
 async def test_a_broker_that_was_forgotten_notices_nothing(world: World, store: Store) -> None:
     """It was silent for long, and others removed its row; or another process has its name by now."""
     other = world.broker("b")
@@ -361,13 +371,6 @@ async def test_a_broker_that_was_forgotten_notices_nothing(world: World, store: 
     await store.report_broker(ONE, [])
 
 
-async def test_living_brokers_are_those_that_report(world: World, store: Store) -> None:
-    database = world.database()
-    await store.synchronise_clock()
-    assert living_brokers(database) == {}
-    database.close()
-
-
 async def test_it_is_recorded_who_told(world: World, store: Store) -> None:
     first = told(world, "os:ben").first_number
     (stored,) = (await store.audit_records(AuditSearch(limit=10))).entries
@@ -375,6 +378,7 @@ async def test_it_is_recorded_who_told(world: World, store: Store) -> None:
     assert str(first) in stored.record.detail
 
 
+@ON_ONE
 async def test_a_group_joins_as_always(world: World, store: Store, topic: Topic) -> None:
     """Groups and topics that were made in the time undone are made again."""
     moment = Moment(world)
