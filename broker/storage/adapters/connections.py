@@ -40,7 +40,7 @@ class Connections(Access):
         def report(session: Session) -> restorations.Remembered | bool | None:
             before = brokers.reported_at(session, status)
             if remembered is not None and restorations.went_back(session, remembered, before, ends, now):
-                restorations.notice(session, status.broker_id, now)
+                restorations.notice(session, status.broker_id, remembered, now)
                 return None
             if not brokers.report(session, status, clients, now):
                 return False

@@ -83,11 +83,11 @@ def went_back(
     return reported_at < remembered.least
 
 
-def notice(session: Session, broker_id: str, now: int) -> None:
-    """Notes that a broker noticed a restore which no operator has told of since, unless it is noted already."""
-    known = all_restorations(session)
-    if not known or known[0].handled:
-        session.insert("restoration", _COLUMNS, [(now, now, 0, broker_id)], keep_existing="first_number")
+def notice(session: Session, broker_id: str, remembered: Remembered, now: int) -> None:
+    """Notes that a broker noticed a restore, unless it was told since the broker's last report, or noted already."""
+    if newest(session) <= remembered.restoration:
+        number = max(now, remembered.restoration + 1)
+        session.insert("restoration", _COLUMNS, [(number, now, 0, broker_id)], keep_existing="first_number")
 
 
 def refuse_unhandled(session: Session) -> None:
