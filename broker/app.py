@@ -18,6 +18,7 @@ from broker.metrics.listener import MetricsListener
 from broker.ports.observer import NO_OBSERVER, Observer, both, guarded
 from broker.ports.tracer import NO_TRACER, Tracer, guarded_tracer
 from broker.server import Server
+from broker.storage.adapters.restoring import check_restorations
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
@@ -69,6 +70,7 @@ class Broker:
         self._metrics_listener: MetricsListener | None = None
         self._server: Server | None = None
         self._console: ConsoleServer | None = None
+        self._replaced = asyncio.Event()
 
     @property
     def endpoint(self) -> str:
@@ -145,6 +147,7 @@ class Broker:
         self._store = parts.store
         self._audit = parts.audit
         self._reports = parts.reports
+        parts.reporter.replaced = self._replaced.set
         self._loop_observer = both(self._observer, parts.failures)
         self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
         parts.readiness.tell = self._server.tell_readiness
@@ -199,6 +202,10 @@ class Broker:
         logger.info("broker %s stopped", self.config.name)
         return True
 
+    async def wait_until_replaced(self) -> None:
+        """Returns when the database was replaced by an earlier state of it: this broker has to be stopped then."""
+        await self._replaced.wait()
+
     async def _close_metrics(self) -> None:
         if self._metrics_listener is not None:
             await asyncio.to_thread(self._metrics_listener.close)
@@ -246,6 +253,7 @@ class Broker:
                 "run `halfmq migrate`.",
                 field="database",
             )
+        check_restorations(self._database)
 
 
 def __getattr__(name: str) -> Any:

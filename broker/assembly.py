@@ -107,6 +107,7 @@ class Parts:
     failures: FailureTally
     connections: Connections
     reports: BrokerReports
+    reporter: StatusReporter
     access: AccessOperations
     audit: Audit
     quotas: Quotas
@@ -144,7 +145,7 @@ def assemble(
     transactions = TransactionService(store, catalog, validator, positions, wakeups, observer, tracer)
     sending = SendService(store, validator, positions, wakeups, observer, tracer)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
-    readiness = ReadinessWatcher(store)
+    readiness, reporter = ReadinessWatcher(store), StatusReporter(reports)
     of_retention = Turn(retention.TASK)
     # A file has one broker: nobody follows it.
     often = TurnKeeper(store, [of_retention])
@@ -179,6 +180,7 @@ def assemble(
         failures=failures,
         connections=connections,
         reports=reports,
+        reporter=reporter,
         access=AccessOperations(store, store, store, rights),
         audit=audit,
         quotas=quotas,
@@ -191,7 +193,7 @@ def assemble(
             *([PrimaryWatcher(store)] if database.dialect.kind is not None else []),
             *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
             AuditRecorder(audit),
-            StatusReporter(reports),
+            reporter,
             TransactionChecker(store, sessions, policy, store.clock),
             EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),

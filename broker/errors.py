@@ -6,7 +6,8 @@ BrokerError
 ├── AlreadyExists            a name or an id that is taken
 ├── Refused                  valid request, but not in the current state
 │   ├── VerdictConflict      the transaction has the opposite verdict, or is parked
-│   └── StaleReceipt         the lease behind a receipt handle ended
+│   ├── StaleReceipt         the lease behind a receipt handle ended
+│   └── OffsetLost           the offset is of a time that a restore of the database undid
 ├── Overloaded               too much is waiting; retry after `retry_after`
 │   └── ClientOverloaded     of one client
 ├── StorageUnavailable       the database cannot be reached or cannot write; retry later
@@ -16,6 +17,7 @@ BrokerError
 ├── Unauthenticated          who calls is not known
 ├── Denied                   who calls may not do this
 └── ConfigurationError       the broker cannot start
+    └── DatabaseReplaced     it cannot go on: the database was restored to an earlier state meanwhile
 
 `reason` is a stable constant for programs, the text is for people. api/status.py maps the classes to gRPC codes.
 """
@@ -109,6 +111,22 @@ class StaleReceipt(Refused):
         super().__init__(message, reason=reason, field="receipt_handle")
 
 
+class OffsetLost(Refused):
+    """The offset is of a time that a restore of the database undid; `first` is the offset to go on from."""
+
+    def __init__(self, topic: str, queue_no: int, offset: int, lost: tuple[int, int], field: str) -> None:
+        """Takes the place, the lost offsets around it (the first one, and where the queue goes on), and the field."""
+        ended, first = lost
+        super().__init__(
+            f"The database was restored to a moment when queue {queue_no} of {topic!r} ended at {ended}: what was read"
+            f" from there up to {offset} is gone, unless it was sent again. Go on at {first}, which skips nothing that"
+            " is there.",
+            reason="OFFSET_LOST",
+            field=field,
+        )
+        self.first = first
+
+
 class Overloaded(BrokerError):
     """Too much is waiting already."""
 
@@ -197,4 +215,17 @@ class ConfigurationError(BrokerError):
             f"The address {address} cannot be used ({error.strerror or error}): is another process there, is it this"
             " machine's?",
             field=field,
+        )
+
+
+class DatabaseReplaced(ConfigurationError):
+    """The database was restored to an earlier state while this broker ran."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+        super().__init__(
+            "The database is in an earlier state than it was: it was restored, or a replica that lacks the latest"
+            " transactions took its place. What this broker remembers is of another state. Stop all brokers, run"
+            " `halfmq restored` unless that was done, then start them again.",
+            field="database",
         )

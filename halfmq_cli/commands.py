@@ -142,6 +142,7 @@ app = _group(
     {
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
+        "restored": ("restored", "restored"),
         "health": ("health", "health"),
         "doctor": ("doctor.command", "doctor"),
         "demo": ("demo.command", "demo"),

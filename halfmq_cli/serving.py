@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from broker.app import CLOSING, Broker
+from broker.errors import DatabaseReplaced
 from broker.storage.engine.connection import parse_url
 from halfmq_cli.memory import give_back_large_blocks
 
@@ -134,7 +135,8 @@ async def _run(broker: Broker, ending: asyncio.Event, served: Callable[[], None]
     tell(broker.endpoint, broker.admin_endpoint, broker.metrics_endpoint, broker.console_endpoint)
     served()
     living = asyncio.ensure_future(_tell_that_it_lives()) if lives else None
-    await ended
+    replaced = asyncio.ensure_future(broker.wait_until_replaced())
+    await asyncio.wait({ended, replaced}, return_when=asyncio.FIRST_COMPLETED)
     # In a thread, in case the loop itself is blocked.
     backstop = threading.Timer(drain + CLOSING + BACKSTOP, _end_at_once)
     backstop.daemon = True
@@ -144,6 +146,9 @@ async def _run(broker: Broker, ending: asyncio.Event, served: Callable[[], None]
     backstop.cancel()
     if living is not None:
         living.cancel()
+    if replaced.done():
+        raise DatabaseReplaced
+    replaced.cancel()
 
 
 def tell(*endpoints: str) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import functions
 
 from client_core.ids import new_id
 from consumer_sdk.errors import ConfigurationError
+from consumer_sdk.reading import Gaps, OffsetGap
 from consumer_sdk.spark.options import WriteOptions
 from consumer_sdk.spark.sink.writing import Epochs
 from consumer_sdk.spark.source.brokers import require_topic
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from consumer_sdk.spark.source.offsets import Offsets
+    from consumer_sdk.spark.source.offsets import Offsets, Queue
     from halfmq_pipeline.archive.layout import Piece
 
 __all__ = ["Replay", "Replayed"]
@@ -116,7 +117,7 @@ class Replay:
         kept = folder.read_note(path)
         if kept is None:
             start, end = self._bounds(spark, folder)
-            made = _parts(start, end, self.messages_per_part)
+            made = _parts(start, end, self.messages_per_part, _holes(folder.pieces(self.topic)))
             if not made:
                 msg = f"the archive {self.folder} has no messages of {self.topic!r} in this time"
                 raise ConfigurationError(msg, field="since")
@@ -177,13 +178,13 @@ class Replay:
         """The sink's rows: the messages of a part, of each queue in order."""
         pieces = folder.pieces(self.topic)
         self._require(pieces, part)
-        wanted = {each.queue: each for each in part}
         files = [
             each
             for each in chosen(pieces)
-            if (range_ := wanted.get(each.piece.queue)) is not None
-            and each.first < range_.end
-            and range_.start < each.piece.span.end
+            if any(
+                each.piece.queue == range_.queue and each.first < range_.end and range_.start < each.piece.span.end
+                for range_ in part
+            )
         ]
         queue, offset = functions.col("queue"), functions.col("offset")
         inside = reduce(
@@ -206,13 +207,23 @@ class Replay:
         )
 
 
-def _parts(start: Offsets, end: Offsets, messages: int) -> list[list[QueueRange]]:
+def _holes(pieces: Sequence[Piece]) -> dict[Queue, Gaps]:
+    """Offsets of which it is recorded that the archive has no messages."""
+    files = spans_by_queue(each for each in pieces if each.date)
+    noted = spans_by_queue(each for each in pieces if not each.date)
+    return {
+        place: Gaps(tuple(OffsetGap(*hole) for span in spans for hole in missing(files.get(place, []), span)))
+        for place, spans in noted.items()
+    }
+
+
+def _parts(start: Offsets, end: Offsets, messages: int, holes: Mapping[Queue, Gaps]) -> list[list[QueueRange]]:
     """Ranges of the parts; every queue contributes a share to each."""
     parts = []
     at = dict(start)
-    while ranges_between(at, end):
-        following = bounded(at, end, messages)
-        parts.append(ranges_between(at, following))
+    while ranges_between(at, end, gaps=holes):
+        following = bounded(at, end, messages, holes)
+        parts.append(ranges_between(at, following, gaps=holes))
         at = following
     return parts
 

@@ -302,6 +302,8 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
         response = consumer_pb2.QueueOffsetsResponse(topic_id=topic_id)
         for state in states:
             entry = response.queues.add(queue=state.queue_no, min_offset=state.min_offset, max_offset=state.max_offset)
+            for gap in state.gaps:
+                entry.gaps.add(first_offset=gap.first, end_offset=gap.end)
             if request.consumer_group:
                 entry.committed_offset = state.committed_offset
                 entry.lag = state.lag

@@ -56,6 +56,7 @@ class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 max_offset=state.max_offset,
                 priority=state.priority,
                 stored_bytes=state.stored_bytes,
+                messages=state.kept,
             )
         return response
 

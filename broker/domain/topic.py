@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from broker.domain.gaps import NO_GAPS, Gaps
 from broker.domain.message import queue_for_group
-from broker.errors import InvalidArgument
+from broker.errors import InvalidArgument, OffsetLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 DAY = 24 * 3600 * 1_000_000
 MAX_QUEUES = 1024
@@ -93,6 +95,7 @@ class Topic:
     Attributes:
         priorities: the priority of the messages in each queue; empty: 0 for all.
         group_queues: message groups are in the queues below this number, which never changes.
+        gaps: the gaps of queues that have some, by the database's number of the queue.
     """
 
     topic_id: int
@@ -105,6 +108,7 @@ class Topic:
     dedup_window: int = DAY
     group_queues: int = 0
     compression: Compression = Compression.NONE
+    gaps: Mapping[int, Gaps] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def identity(self) -> str:
@@ -145,6 +149,25 @@ class Topic:
                 field="queue",
             )
 
+    def gaps_of(self, queue_id: int) -> Gaps:
+        """The gaps in the offsets of a queue, by its number in the database."""
+        return self.gaps.get(queue_id, NO_GAPS) if self.gaps else NO_GAPS
+
+    def check_offset(self, queue_no: int, offset: int, where: str = "offset") -> None:
+        """Refuses an offset of a time that a restore of the database undid.
+
+        Args:
+            queue_no: the number of the queue, which there is.
+            offset: all messages below it were read.
+            where: the name of the field it came in.
+
+        Raises:
+            OffsetLost: whoever has got this far has read messages that no longer exist.
+        """
+        gap = self.gaps_of(self.queue_ids[queue_no]).lost(offset)
+        if gap is not None:
+            raise OffsetLost(self.name, queue_no, offset, gap, where)
+
     def queue_of_group(self, message_group: str) -> int:
         """The queue number that a message group always goes to."""
         return queue_for_group(message_group, self.group_queues or self.queue_count)
@@ -178,6 +201,7 @@ class QueueState:
         waiting_since: when the first message that the group has not handled became visible (microseconds).
         client_id: the member, in a broadcasting group.
         topic_identity: distinguishes the topic from others of its name.
+        gaps: the gaps in the queue's offsets.
     """
 
     topic: str
@@ -192,8 +216,14 @@ class QueueState:
     waiting_since: int | None = None
     client_id: str = ""
     topic_identity: str = ""
+    gaps: Gaps = NO_GAPS
+
+    @property
+    def kept(self) -> int:
+        """Messages that are kept."""
+        return self.gaps.count(self.min_offset, self.max_offset)
 
     @property
     def lag(self) -> int:
         """Messages that the group has not handled: in flight, and never delivered."""
-        return self.in_flight + max(0, self.max_offset - max(self.next_offset, self.min_offset))
+        return self.in_flight + self.gaps.count(max(self.next_offset, self.min_offset), self.max_offset)

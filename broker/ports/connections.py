@@ -86,6 +86,9 @@ class ConnectionStore(Protocol):
         """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long.
 
         Returns whether that was done: without clients it is not, where the last report is of another process, or gone.
+
+        Raises:
+            DatabaseReplaced: the database is in an earlier state than at the last report.
         """
         ...
 

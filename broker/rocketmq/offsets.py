@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.limits import check_group_name
-from broker.rocketmq.codes import OK, BadRequest, status
+from broker.errors import OffsetLost
+from broker.rocketmq.codes import OK, BadRequest, status, status_of
 from broker.rocketmq.consuming import filter_of, polling_time
 from broker.rocketmq.messages import log_message
 from broker.rocketmq.names import name_of
@@ -39,9 +40,14 @@ class Offsets:
         topic, queue_no = _queue(request, caller)
         wanted = filter_of(request.filter_expression.type, request.filter_expression.expression.strip())
         limit = max(1, min(request.batch_size or LARGEST_BATCH, LARGEST_BATCH))
-        piece = await self._reader.read_queue(
-            topic, queue_no, request.offset, limit, polling_time(request, caller), wanted
-        )
+        wait = polling_time(request, caller)
+        try:
+            piece = await self._reader.read_queue(topic, queue_no, request.offset, limit, wait, wanted)
+        except OffsetLost as error:
+            # As after a pull: the client goes on from there.
+            yield service_pb2.PullMessageResponse(status=status_of(error))
+            yield service_pb2.PullMessageResponse(next_offset=error.first)
+            return
         found = status(Code.MESSAGE_NOT_FOUND, "no new message") if not piece.messages else OK
         yield service_pb2.PullMessageResponse(status=found)
         for message in piece.messages:

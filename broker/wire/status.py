@@ -69,6 +69,8 @@ def refusal_of(error: errors.BrokerError) -> Refusal:
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     if isinstance(error, errors.InvalidArgument) and error.position is not None:
         info.metadata["position"] = str(error.position)
+    if isinstance(error, errors.OffsetLost):
+        info.metadata["offset"] = str(error.first)
     details: list[Any] = [info]
     metadata: list[tuple[str, str | bytes]] = [(REASON_KEY, error.reason)]
     if error.field:

@@ -80,6 +80,8 @@ class QueueInfo:
         max_offset: Offset that the next message released will get.
         priority: Priority of the messages in it.
         stored_bytes: Bytes of the bodies in it.
+        messages: Messages that are kept; fewer than the difference of the offsets if a restore of the database left a
+            gap in them.
     """
 
     queue: int
@@ -87,11 +89,14 @@ class QueueInfo:
     max_offset: int
     priority: int
     stored_bytes: int
+    messages: int
 
     @classmethod
     def of(cls, queue: pb.QueueDescription) -> QueueInfo:
         """Reads the wire form."""
-        return cls(queue.queue, queue.min_offset, queue.max_offset, queue.priority, queue.stored_bytes)
+        # A broker of an earlier version does not tell, and leaves no gaps.
+        messages = queue.messages if queue.HasField("messages") else queue.max_offset - queue.min_offset
+        return cls(queue.queue, queue.min_offset, queue.max_offset, queue.priority, queue.stored_bytes, messages)
 
 
 def optional_duration(name: str, span: Span | None) -> Duration | None:

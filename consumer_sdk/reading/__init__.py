@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from consumer_sdk.reading.async_reader import AsyncQueueReader
+from consumer_sdk.reading.gaps import NO_GAPS, Gaps, OffsetGap
 from consumer_sdk.reading.queues import (
     QueueMeasure,
     QueueOffset,
@@ -15,7 +16,10 @@ from consumer_sdk.reading.queues import (
 from consumer_sdk.reading.reader import QueueReader
 
 __all__ = [
+    "NO_GAPS",
     "AsyncQueueReader",
+    "Gaps",
+    "OffsetGap",
     "QueueMeasure",
     "QueueOffset",
     "QueueReader",

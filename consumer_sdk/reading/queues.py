@@ -9,6 +9,7 @@ from client_core.arguments import check_count
 from client_core.filters import filter_to_wire
 from client_core.stored import StoredMessage
 from client_core.times import as_timestamp, read_span
+from consumer_sdk.reading.gaps import NO_GAPS, Gaps, OffsetGap
 from halfmq.v1 import consumer_pb2 as pb
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class QueueOffset:
         offset_at_time: Offset of the first message that became visible at the time asked for, or later; None when
             no time was named.
         topic_id: Identity of the topic; store it with offsets. Empty from a broker that does not support it.
+        gaps: Gaps in the offsets, left by restores of the broker's database.
     """
 
     queue: int
@@ -87,6 +89,11 @@ class QueueOffset:
     lag_time: timedelta | None = None
     offset_at_time: int | None = None
     topic_id: str = ""
+    gaps: Gaps = NO_GAPS
+
+    def count(self, start: int, end: int) -> int:
+        """How many messages have offsets in [start, end), if retention has deleted none of them."""
+        return self.gaps.count(start, end)
 
 
 async def read_queue(
@@ -134,6 +141,7 @@ async def queue_offsets(link: BrokerLink, topic: str, group: str | None, time: d
             read_span(entry.lag_time) if entry.HasField("lag_time") else None,
             None if time is None else entry.offset_at_time,
             response.topic_id,
+            Gaps(tuple(OffsetGap(gap.first_offset, gap.end_offset) for gap in entry.gaps)) if entry.gaps else NO_GAPS,
         )
         for entry in response.queues
     ]

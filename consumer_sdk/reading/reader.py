@@ -58,8 +58,9 @@ class QueueReader:
             topic_id: Identity of the offset's topic, from QueueOffset; None: not checked.
 
         Raises:
-            RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), or
-                the broker cannot read the filter.
+            RequestRefused: There is no such topic or queue, another topic has the name by now (``TOPIC_REPLACED``), the
+                offset is of a time that a restore of the database undid (``OFFSET_LOST``; the text names the one to go
+                on from), or the broker cannot read the filter.
             BrokerUnavailable: No broker answered in time.
         """
         return self._runner.run(
@@ -127,7 +128,8 @@ class QueueReader:
 
         Raises:
             RequestRefused: There is no such topic, queue or group, another topic has the name by now
-                (``TOPIC_REPLACED``), or the group reads under leases.
+                (``TOPIC_REPLACED``), an offset is of a time that a restore of the database undid (``OFFSET_LOST``), or
+                the group reads under leases.
             BrokerUnavailable: No broker answered in time.
         """
         self._runner.run(self._core.commit_offsets(topic, group, offsets, topic_id=topic_id))

@@ -50,7 +50,7 @@ QUEUES: list[Column[QueueInfo]] = [
     Column("queue", lambda queue: str(queue.queue), right=True),
     Column("first", lambda queue: str(queue.min_offset), right=True),
     Column("end", lambda queue: str(queue.max_offset), right=True),
-    Column("messages", lambda queue: str(queue.max_offset - queue.min_offset), right=True),
+    Column("messages", lambda queue: str(queue.messages), right=True),
     Column("stored", lambda queue: size(queue.stored_bytes), right=True),
     Column("priority", lambda queue: str(queue.priority), right=True),
 ]

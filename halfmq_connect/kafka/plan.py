@@ -96,7 +96,7 @@ class Plan:
             for each in found:
                 # A queue of another topic with this name has offsets of its own.
                 offset = reached.get(QueueAt(topic, each.topic_id, each.queue), each.max_offset)
-                count += max(0, each.max_offset - max(offset, each.min_offset))
+                count += each.count(max(offset, each.min_offset), each.max_offset)
         return count
 
     def count(self, records: int) -> None:

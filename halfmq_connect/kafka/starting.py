@@ -73,7 +73,7 @@ def starting_offsets(plan: Plan, shard: int, positions: Positions) -> tuple[dict
                 continue
             known_id, known = positions.queues.get((topic, queue.queue), ("", 0))
             here = QueueAt(topic, topic_id, queue.queue)
-            if known_id == topic_id and known <= queue.max_offset:
+            if known_id == topic_id and known <= queue.max_offset and queue.gaps.lost(known) is None:
                 starts[here] = known
                 continue
             starts[here] = _first(plan, queue, before, ahead=known if known_id == topic_id else None)
@@ -83,6 +83,13 @@ def starting_offsets(plan: Plan, shard: int, positions: Positions) -> tuple[dict
 
 def _first(plan: Plan, queue: QueueOffset, before: str | None, ahead: int | None) -> int:
     """Where a queue begins that has no position, or one ahead of its end."""
+    if ahead is not None and (gap := queue.gaps.lost(ahead)) is not None:
+        _lost(
+            plan,
+            f"queue {queue.queue} ended at {gap.first_offset} when the database was restored, and was carried up to"
+            f" {ahead}. Messages that it has lost are in Kafka; it goes on at {gap.end_offset}, without missing any",
+        )
+        return gap.end_offset
     if ahead is not None:
         _lost(
             plan,

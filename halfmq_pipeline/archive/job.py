@@ -16,7 +16,7 @@ from consumer_sdk.spark.source.offsets import QueueRange
 from consumer_sdk.spark.source.readers import read_range
 from consumer_sdk.spark.source.scanning import data_lost
 from halfmq_pipeline.archive.folder import Folder
-from halfmq_pipeline.archive.layout import Span, cut, missing, note_name, spans_by_queue, topic_note
+from halfmq_pipeline.archive.layout import Span, cut, merged, missing, note_name, spans_by_queue, topic_note
 from halfmq_pipeline.archive.writing import archive_schema, write_range
 from halfmq_pipeline.tasks import run_tasks
 
@@ -136,9 +136,14 @@ class _Run:
         """The missing ranges of a queue, in pieces of one file each."""
         if kept and kept[-1].end > bounds.max_offset:
             raise _made_anew(queue[0], f"queue {queue[1]} ends at {bounds.max_offset}, and not at {kept[-1].end}")
+        if gaps := [span for gap in bounds.gaps.gaps for span in missing(kept, Span(*gap))]:
+            # Of messages that a restore of the database undid, some may be archived; they stay.
+            for span in gaps:
+                self._folder.note(note_name("gap", *queue, span))
+            kept = merged([*kept, *gaps])
         self._note_lost(queue, missing(kept, Span(0, bounds.min_offset)))
-        gaps = missing(kept, Span(bounds.min_offset, bounds.max_offset))
-        pieces = [piece for gap in gaps for piece in cut(gap, self._job.messages_per_file)]
+        absent = missing(kept, Span(bounds.min_offset, bounds.max_offset))
+        pieces = [piece for span in absent for piece in cut(span, self._job.messages_per_file)]
         return deque(QueueRange(*queue, *piece, bounds.topic_id) for piece in pieces)
 
     def _note_lost(self, queue: Queue, spans: Iterable[Span]) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "chosen",
     "cut",
     "file_name",
+    "merged",
     "missing",
     "note_name",
     "parse",
@@ -32,7 +33,7 @@ __all__ = [
 _FILE = re.compile(
     r"topic=(?P<topic>[^/]+)/date=(?P<date>\d{4}-\d\d-\d\d)/q(?P<queue>\d+)-(?P<first>\d+)-(?P<end>\d+)\.parquet"
 )
-_ABSENT = re.compile(r"topic=(?P<topic>[^/]+)/_(?:skipped|lost)/q(?P<queue>\d+)-(?P<first>\d+)-(?P<end>\d+)")
+_ABSENT = re.compile(r"topic=(?P<topic>[^/]+)/_(?:skipped|lost|gap)/q(?P<queue>\d+)-(?P<first>\d+)-(?P<end>\d+)")
 
 
 class Span(NamedTuple):
@@ -44,7 +45,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Piece:
-    """A file, or a record of messages without a file: skipped at the beginning, or lost.
+    """A file, or a record of offsets without a file: skipped at the beginning, lost, or never those of messages.
 
     Attributes:
         topic, queue: Origin of its messages.
@@ -84,7 +85,7 @@ def file_name(topic: str, date: str, queue: int, span: Span) -> str:
     return f"{topic_folder(topic)}/date={date}/{_of_queue(queue, span)}.parquet"
 
 
-def note_name(why: Literal["skipped", "lost"], topic: str, queue: int, span: Span) -> str:
+def note_name(why: Literal["skipped", "lost", "gap"], topic: str, queue: int, span: Span) -> str:
     """The name of a record; Spark and others ignore names that begin with an underscore."""
     return f"{topic_folder(topic)}/_{why}/{_of_queue(queue, span)}"
 
@@ -127,13 +128,20 @@ def chosen(pieces: Iterable[Piece]) -> list[Chosen]:
 def spans_by_queue(pieces: Iterable[Piece]) -> dict[Queue, list[Span]]:
     """The covered ranges, by queue: ascending spans with gaps between them."""
     found: dict[Queue, list[Span]] = defaultdict(list)
-    for piece in sorted(pieces, key=lambda each: (each.place, each.span)):
-        spans = found[piece.place]
-        if spans and piece.span.first <= spans[-1].end:
-            spans[-1] = Span(spans[-1].first, max(spans[-1].end, piece.span.end))
+    for piece in pieces:
+        found[piece.place].append(piece.span)
+    return {place: merged(found[place]) for place in sorted(found)}
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """What some spans cover: ascending spans with gaps between them."""
+    result: list[Span] = []
+    for span in sorted(spans):
+        if result and span.first <= result[-1].end:
+            result[-1] = Span(result[-1].first, max(result[-1].end, span.end))
         else:
-            spans.append(piece.span)
-    return dict(found)
+            result.append(span)
+    return result
 
 
 def missing(spans: Iterable[Span], wanted: Span) -> list[Span]:

@@ -16,7 +16,9 @@ from broker.ports.diagnosis import DAY, Severity
 from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.log import SendWork
 from broker.ports.transactions import PrepareWork
+from broker.storage.catalog.restorations import Remembered, notice
 from conformance.diagnosing import ALL, applies, findings, named, one, results, today
+from conformance.restoring import count_from_one, told
 from conformance.submitting import committed, service_on
 from conformance.world import HOUR, POLICY, acks, commit, decided, half, new_id, ok, prepared, pull, sending, text
 
@@ -318,3 +320,15 @@ async def test_a_delayed_message_that_nobody_moves_is_found(
     one(findings(database, "scheduled"), WARNING, "2 delayed messages are late, the first by 6", "start a broker")
     changed(world, "UPDATE scheduled_message SET deliver_at = deliver_at - ?", HOUR)
     one(findings(database, "scheduled"), CRITICAL, "the first by 61.")
+
+
+async def test_a_restore_that_a_broker_noticed_is_told_until_it_is_handled(world: World, database: Database) -> None:
+    assert findings(database, "restores") == []
+    session = world.session()
+    session.begin()
+    notice(session, "one", Remembered(0, 0, 0), today() - 90 * SECOND)
+    session.commit()
+    one(findings(database, "restores"), CRITICAL, "the broker 'one' noticed 90.0 s ago", "run `halfmq restored`")
+    told(world)
+    assert findings(database, "restores") == []
+    count_from_one(world)

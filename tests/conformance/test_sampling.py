@@ -173,6 +173,8 @@ async def test_at_ten_thousand_topics_and_a_hundred_thousand_pending_a_sample_is
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
     topics, pending = 10_000, 100_000
+    # Behind those of the tests before.
+    base = max(topic.topic_id, *topic.queue_ids) + 1000
     producer_group = await store.producer_group_id("shop")
 
     def fill(session: Session) -> None:
@@ -180,15 +182,15 @@ async def test_at_ten_thousand_topics_and_a_hundred_thousand_pending_a_sample_is
         session.insert(
             "topic",
             "topic_id, name, queue_count, retention, created_at",
-            [(1000 + n, f"t{n}", 1, HOUR, START) for n in range(topics)],
+            [(base + n, f"t{n}", 1, HOUR, START) for n in range(topics)],
         )
         session.insert(
             "queue",
             "queue_id, topic_id, queue_no, next_offset, min_offset",
-            [(1000 + n, 1000 + n, 0, n + 1, 0) for n in range(topics)],
+            [(base + n, base + n, 0, n + 1, 0) for n in range(topics)],
         )
         session.insert(
-            "group_progress", "group_id, queue_id, next_offset", [(first, 1000 + n, 0) for n in range(topics)]
+            "group_progress", "group_id, queue_id, next_offset", [(first, base + n, 0) for n in range(topics)]
         )
         columns = "transaction_id, position, producer_group_id, topic_id, body, size, born_at, check_state"
         columns += ", check_due_at, check_count"
@@ -197,7 +199,7 @@ async def test_at_ten_thousand_topics_and_a_hundred_thousand_pending_a_sample_is
                 "half_message",
                 columns,
                 [
-                    (new_id(), 0, producer_group, 1000, b"x", 1, START + n, 1, START + n, 0)
+                    (new_id(), 0, producer_group, base, b"x", 1, START + n, 1, START + n, 0)
                     for n in range(start, start + 10_000)
                 ],
             )

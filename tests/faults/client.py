@@ -259,6 +259,17 @@ class Client:
         request = consumer_pb2.QueueOffsetsRequest(topic=topic, consumer_group=group)
         return list(self._consumer.QueueOffsets(request, timeout=self._patience).queues)
 
+    def read(self, topic: str, queue: int, offset: int) -> list[message_pb2.LogMessage]:
+        """What a queue has from an offset on."""
+        request = consumer_pb2.ReadQueueRequest(topic=topic, queue=queue, offset=offset, max_messages=100_000)
+        return [each for piece in self._consumer.ReadQueue(request, timeout=self._patience) for each in piece.messages]
+
+    def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Records that a group has handled all below an offset."""
+        request = consumer_pb2.CommitOffsetsRequest(consumer_group=group, topic=topic)
+        request.queues.add(queue=queue, offset=offset)
+        self._consumer.CommitOffsets(request, timeout=self._patience)
+
     def log(self, topic: str) -> dict[int, list[message_pb2.LogMessage]]:
         """Everything that lies in a topic, by queue."""
         found: dict[int, list[message_pb2.LogMessage]] = {}

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
-from faults.client import COMMITTED, PREPARED, Client, code_of, message, new_id, unique
+from faults.client import COMMITTED, PREPARED, Client, code_of, message, new_id, trailer, unique
 from faults.history import Outcome, judge
 from faults.load import CHECKS, LEASE, Load
 from halfmq.v1 import admin_pb2
 from support.backups import WITH_BINARY_LOG, dump, now, restore
 from support.brokers import BrokerProcess
+from support.command import run
 from support.databases import create_database
 from support.private_servers import PrivateServer
 
@@ -62,18 +64,29 @@ def test_restored_to_the_moment_before_a_mistake(kind: Kind, tmp_path: Path) -> 
             acknowledged_before = taken(client, readers, topic, SOME)
             client.prepare(producers, transaction, [message(topic, "decided afterwards")], check_after=3600)
 
+            ends = {queue.queue: queue.max_offset for queue in client.offsets(topic)}
             moment = now(server)
             acknowledged_after = taken(client, readers, topic, SOME)
+            held = client.pull(readers, topic, 1, wait=5)
             client.commit(transaction)
             sent_after = message(topic, "sent afterwards", message_id=new_id())
             client.send(sent_after)
+            assert not any(result.HasField("error") for result in client.ack([each.receipt_handle for each in held]))
+            undone = {queue.queue: queue.max_offset for queue in client.offsets(topic)}
             make_a_mistake(client, load)
         restore(tmp_path / "copy.sql", server, moment, other, tmp_path)
 
         restored = database.replace(server.url.rpartition("/")[0], other.url.rpartition("/")[0])
+        tell_of_restore(restored)
         with BrokerProcess(restored, **CHECKS) as broker, Client(broker.endpoint) as client:
             # Everything that was acknowledged before is there, and nothing else.
-            assert load.findings(client) == before
+            found = load.findings(client)
+            assert replace(found, heads=before.heads) == before
+            # What was given after it is refused: receipts, and offsets.
+            assert [each.error.reason for each in client.ack([each.receipt_handle for each in held])] == [
+                "RECEIPT_GONE"
+            ]
+            goes_on = offsets_are_refused(client, topic, ends, undone)
             # Consumers: what was acknowledged after it comes again, and what was before does not.
             again = [each.message.body for each in client.drain(readers, topic)]
             assert sorted(acknowledged_before + again) == sorted(entry.body for _, entry in entries_of(before))
@@ -86,7 +99,43 @@ def test_restored_to_the_moment_before_a_mistake(kind: Kind, tmp_path: Path) -> 
             client.send(sent_after)
             bodies = {each.body for entries in client.log(topic).values() for each in entries}
             assert {b"decided afterwards", b"sent afterwards"} <= bodies
+            # Whoever kept an offset of the moment gets what came since, and nothing twice.
+            since = [
+                each.body
+                for number, offset in ends.items()
+                for each in client.read(topic, number, offset)
+                if each.offset >= goes_on[number]
+            ]
+            assert sorted(since) == [b"decided afterwards", b"sent afterwards"]
             assert broker.count("[error") == 0, broker.log
+
+
+def tell_of_restore(database: str) -> str:
+    """Runs `halfmq restored`; what it says."""
+    done = run("restored", variables={"HALFMQ_DATABASE": database})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def offsets_are_refused(client: Client, topic: str, ends: dict[int, int], undone: dict[int, int]) -> dict[int, int]:
+    """Offsets between the ends of the moment and those that were undone are refused; where each queue goes on."""
+    goes_on = {queue.queue: queue.max_offset for queue in client.offsets(topic)}
+    readers = client.make_group()
+    some = False
+    for number, end in ends.items():
+        assert client.read(topic, number, end) == []
+        for lost in range(end + 1, undone[number] + 1):
+            some = True
+            for use in (client.read, lambda *place: client.commit_offset(readers, *place)):
+                with pytest.raises(grpc.RpcError) as refused:
+                    use(topic, number, lost)
+                assert (code_of(refused.value), trailer(refused.value, "halfmq-reason")) == (
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    "OFFSET_LOST",
+                )
+                assert f"Go on at {goes_on[number]}" in (refused.value.details() or "")
+    assert some
+    return goes_on
 
 
 def entries_of(found: Findings) -> list[tuple[int, Entry]]:

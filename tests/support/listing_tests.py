@@ -106,8 +106,11 @@ EACH = {
         "#!/bin/sh": HAPROXY,
     },
     "docs/operations.md": {
-        "mysql <copy.sql": "faults/test_backup.py::test_restored_to_the_moment_before_a_mistake",
         "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused",
+    },
+    "docs/restore.md": {
+        "mysql <copy.sql": "faults/test_backup.py::test_restored_to_the_moment_before_a_mistake",
+        "halfmq restored": "faults/test_backup.py::test_restored_to_the_moment_before_a_mistake",
     },
     "docs/pipeline-reconcile.md": {
         "export HALFMQ_ENDPOINT": "spark/pipeline/test_reconcile.py::test_exactly_what_is_wrong_is_found",

@@ -53,6 +53,7 @@ class QueueReader:
             InvalidArgument: the queue or the offset does not exist.
             NotFound: there is no such topic.
             Refused: a topic_id is given, and another topic has the name by now.
+            OffsetLost: a restore of the database undid what the reader has read last.
         """
         most = self._config.batch_messages
         return await self._read(self._store.read_queue, topic, topic_id, queue_no, offset, (limit, most), wait, wanted)
@@ -102,6 +103,7 @@ class QueueReader:
         found.check_queue(queue_no)
         if offset < 0:
             raise InvalidArgument("An offset cannot be negative.", field="offset")
+        found.check_offset(queue_no, offset)
         return found
 
     async def _read(

@@ -143,6 +143,7 @@ class GroupService:
         Raises:
             NotFound: there is no such group or topic, or the group never read it.
             InvalidArgument: the queue or the offset is invalid.
+            OffsetLost: the offset is of a time that a restore of the database undid.
         """
         group = await self._catalog.current_group(name)
         found = await self._catalog.current_topic(topic)
@@ -153,6 +154,8 @@ class GroupService:
                 "An offset cannot be negative, and belongs to one queue: name it.",
                 field="to.offset" if queue_no is not None else "queue",
             )
+        if offset is not None and queue_no is not None:
+            found.check_offset(queue_no, offset, "to.offset")
         queue_ids = found.queue_ids if queue_no is None else [found.queue_ids[queue_no]]
         await self._store.seek_group(group, queue_ids, to=to, offset=offset)
         self._noticed(name)
@@ -184,6 +187,7 @@ class GroupService:
                 )
             if offset < 0:
                 raise InvalidArgument("An offset cannot be negative.", field=f"queues[{index}].offset")
+            found.check_offset(queue_no, offset, f"queues[{index}].offset")
             by_id[found.queue_ids[queue_no]] = offset
         await self._store.commit_offsets(group, found, by_id)
 

@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from broker.errors import DatabaseReplaced
 from broker.storage.adapters.access import Access
-from broker.storage.catalog import brokers
+from broker.storage.catalog import brokers, restorations
 from broker.storage.groups import holders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from broker.ports.connections import BrokerStatus, ConnectedClient
+    from broker.storage.engine.session import Session
+
+
+QUEUES = 256
+"""Queues whose ends are compared with what this broker knows of them."""
 
 
 class Connections(Access):
     """Implements ConnectionStore."""
 
+    _reported: tuple[tuple[Any, ...], restorations.Remembered] | None = None
+    """The process of the last report that is known to be committed, and what is remembered of it."""
+
     async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
-        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long."""
+        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long.
+
+        Raises:
+            DatabaseReplaced: the database is in an earlier state than at the last report.
+        """
         now = self.clock.now()
-        return await self._clean(lambda session: brokers.report(session, status, clients, now))
+        process = (status.broker_id, status.host, status.pid, status.started_at)
+        remembered = self._reported[1] if self._reported is not None and self._reported[0] == process else None
+        ends = self.ends.sample(QUEUES)
+
+        def report(session: Session) -> restorations.Remembered | bool | None:
+            before = brokers.reported_at(session, status)
+            if remembered is not None and restorations.went_back(session, remembered, before, ends, now):
+                restorations.notice(session, status.broker_id, remembered, now)
+                return None
+            if not brokers.report(session, status, clients, now):
+                return False
+            return restorations.Remembered(restorations.newest(session), now, now)
+
+        if remembered is not None:
+            # It may take effect without an answer.
+            self._reported = process, remembered._replace(least=min(remembered.least, now))
+        done = await self._clean(report)
+        if done is None:
+            raise DatabaseReplaced
+        if isinstance(done, bool):
+            return False
+        self._reported = process, done
+        return True
 
     async def forget_broker(self, status: BrokerStatus) -> None:
         """Removes a broker that ends."""

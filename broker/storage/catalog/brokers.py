@@ -55,6 +55,13 @@ def _own(status: BrokerStatus) -> tuple[str, tuple[Any, ...]]:
     return "broker_id = ? AND host = ? AND pid = ? AND started_at = ?", (broker_id, host, pid, started_at)
 
 
+def reported_at(session: Session, status: BrokerStatus) -> int | None:
+    """When this process reported last; None: there is no report of it."""
+    own, of_process = _own(status)
+    row = session.fetch_one(f"SELECT seen_at FROM broker WHERE {own}", of_process)
+    return None if row is None else int(row[0])
+
+
 def forget(session: Session, status: BrokerStatus) -> None:
     """Removes a broker, unless another process reports under its name by now."""
     own, of_process = _own(status)

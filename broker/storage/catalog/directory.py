@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.gaps import by_queue
 from broker.domain.topic import Compression, Topic
 
 if TYPE_CHECKING:
@@ -148,27 +149,34 @@ def read_by_name(session: Session, name: str) -> Topic | None:
 def read_topics(session: Session, rows: Iterable[tuple[Any, ...]]) -> list[Topic]:
     """Topics from rows of TOPIC_COLUMNS, with their queues; not cached."""
     rows = list(rows)
-    queues: dict[int, list[tuple[int, int]]] = {row[0]: [] for row in rows}
-    # Uses queue_of_topic, in order of the queue numbers.
-    for topic_id, queue_id, priority in session.fetch_in(
-        "SELECT topic_id, queue_id, priority FROM queue WHERE topic_id", list(queues), " ORDER BY topic_id, queue_no"
+    queues: dict[int, dict[int, int]] = {row[0]: {} for row in rows}
+    gaps: dict[int, list[tuple[int, int, int]]] = {row[0]: [] for row in rows}
+    # Uses queue_of_topic, in order of the queue numbers, and the primary key of offset_gap.
+    for topic_id, queue_id, priority, first, end in session.fetch_in(
+        "SELECT q.topic_id, q.queue_id, q.priority, offset_gap.first_offset, offset_gap.end_offset FROM queue q"
+        f" LEFT JOIN offset_gap{session.dialect.by_key} ON offset_gap.queue_id = q.queue_id WHERE q.topic_id",
+        list(queues),
+        " ORDER BY q.topic_id, q.queue_no",
     ):
-        queues[topic_id].append((queue_id, priority))
+        queues[topic_id][queue_id] = priority
+        if first is not None:
+            gaps[topic_id].append((queue_id, first, end))
     topics = []
     for topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues, compression in rows:
-        priorities = tuple(priority for _, priority in queues[topic_id])
+        priorities = tuple(queues[topic_id].values())
         topics.append(
             Topic(
                 topic_id,
                 name,
                 retention,
                 created_at,
-                tuple(queue_id for queue_id, _ in queues[topic_id]),
+                tuple(queues[topic_id]),
                 priorities if any(priorities) else (),
                 retention_bytes,
                 dedup_window,
                 group_queues,
                 Compression(compression),
+                by_queue(gaps[topic_id]) if gaps[topic_id] else {},
             )
         )
     return topics

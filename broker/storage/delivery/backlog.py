@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.domain.gaps import NO_GAPS, Gaps
 from broker.storage.engine.statements import Answer, Statement
 
 if TYPE_CHECKING:
@@ -27,11 +28,23 @@ class Backlog:
     locked: bool = False
     busy: bool = False
     moved: bool = False
+    gaps: Gaps = NO_GAPS
+
+    @property
+    def position(self) -> int:
+        """The first offset to deliver: that of a message, unless retention has deleted it."""
+        position = max(self.first, self.min_offset)
+        return self.gaps.resume(position) if self.gaps else position
+
+    @property
+    def run_end(self) -> int:
+        """The end of the consecutive offsets from `position` on."""
+        return self.gaps.run_end(self.position, self.end) if self.gaps else self.end
 
     @property
     def left(self) -> bool:
         """Whether there is more to deliver, here or by the broker that is delivering."""
-        return self.end > max(self.first, self.min_offset)
+        return self.end > self.position
 
 
 def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -> Answer:
@@ -60,7 +73,7 @@ def look(handout: Handout, backlog: Backlog, looking: Statement | None = None) -
 def skip_expired(handout: Handout, backlog: Backlog) -> bool:
     """Handles a concurrent deletion by retention; returns whether anything is left."""
     row = handout.session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (backlog.queue_id,))
-    if row is None or row[0] <= max(backlog.first, backlog.min_offset):
+    if row is None or row[0] <= backlog.position:
         backlog.end = backlog.first
         return False
     backlog.min_offset = row[0]

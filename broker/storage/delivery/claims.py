@@ -278,16 +278,17 @@ def _open_counter(
     for each, found in zip(lists.values(), due, strict=True):
         leases.update(found.rows)
         each.more_due = len(found.rows) == TAKE_OVERS_AT_ONCE
-    return _Counter(handout, lists, leases, _behind(session, view, behind.rows, rotation, list(known.values())))
+    return _Counter(handout, lists, leases, _behind(session, view, behind.rows, rotation, places))
 
 
 def _behind(
-    session: Session, view: GroupView, found: Sequence[Sequence[int]], rotation: int, topics: Sequence[Topic]
+    session: Session, view: GroupView, found: Sequence[Sequence[int]], rotation: int, places: Mapping[int, TopicQueue]
 ) -> list[Backlog]:
     if any(row[2] is None for row in found):
-        join(session, view.group, topics)
+        join(session, view.group, {topic.topic_id: topic for topic, _ in places.values()}.values())
     backlogs = [
-        Backlog(queue_id, priority, following or 0, end, low) for queue_id, priority, following, end, low in found
+        Backlog(queue_id, priority, following or 0, end, low, gaps=places[queue_id][0].gaps_of(queue_id))
+        for queue_id, priority, following, end, low in found
     ]
     # In rotation, so that no queue starves; but higher priorities first.
     start = rotation % len(backlogs) if backlogs else 0

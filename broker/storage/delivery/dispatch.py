@@ -63,18 +63,20 @@ def dispatch(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget
 def _hand_out_judged(handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed) -> bool:
     """Delivers some of the evaluated messages that match the group's filter; returns whether to continue."""
     judged = handout.view.judged.get(backlog.queue_id)
-    if judged is None or judged.since(max(backlog.first, backlog.min_offset)) is None:
+    if judged is None or judged.since(backlog.position) is None:
         claimed.unjudged = True
         return False
     look(handout, backlog)
     if backlog.busy:
         return False
-    wanted = judged.since(max(backlog.first, backlog.min_offset))
+    wanted = judged.since(backlog.position)
     if wanted is None:
         claimed.unjudged = True
         return False
     # The messages of one lease are marked in a bitmap.
-    end = min(judged.end, wanted[0].offset + LARGEST_RANGE) if wanted else judged.end
+    end = judged.end
+    if wanted:
+        end = backlog.gaps.run_end(wanted[0].offset, min(end, wanted[0].offset + LARGEST_RANGE))
     plan = plan_dispatch(handout, item, backlog, budget, [each for each in wanted if each.offset < end], end)
     carry_out(handout, item, backlog, budget, claimed, plan)
     left = [each for each in wanted if each.offset >= plan.following]
@@ -88,12 +90,12 @@ def _hand_out_some(
     handout: Handout, item: ClaimWork, backlog: Backlog, budget: Budget, claimed: Claimed, span: int
 ) -> bool:
     """Delivers some of the next `span` messages; returns whether to continue."""
-    first = max(backlog.first, backlog.min_offset)
-    most = min(backlog.end - first, LARGEST_RANGE, span)
+    first = backlog.position
+    most = min(backlog.run_end - first, LARGEST_RANGE, span)
     found = look(handout, backlog, sizes_of(backlog.queue_id, first, most))
     if backlog.busy:
         return False
-    if max(backlog.first, backlog.min_offset) != first:
+    if backlog.position != first:
         return True  # Another broker delivered some in the meantime; query again from there.
     size, with_group = found.rows[0]
     if size is None:
@@ -124,12 +126,12 @@ def _hand_out_as_read(handout: Handout, item: ClaimWork, backlog: Backlog, budge
 
     Bodies that are large for the remaining size are not read, so that it never costs more than twice the limit.
     """
-    first = max(backlog.first, backlog.min_offset)
-    count = min(backlog.end - first, LARGEST_RANGE, budget.messages)
+    first = backlog.position
+    count = min(backlog.run_end - first, LARGEST_RANGE, budget.messages)
     found = look(handout, backlog, range_of(backlog.queue_id, first, count, largest=2 * budget.size // count))
     if backlog.busy:
         return False
-    if max(backlog.first, backlog.min_offset) != first:
+    if backlog.position != first:
         return True  # Another broker delivered some in the meantime; query again from there.
     if not found.rows:
         return skip_expired(handout, backlog)

@@ -17,6 +17,7 @@ from broker.storage.log.reading import EXAMINED_AT_ONCE
 
 if TYPE_CHECKING:
     from broker.domain.filters import Filter
+    from broker.domain.topic import Topic
     from broker.ports.delivery import ClaimWork
     from broker.storage.catalog.directory import Directory
     from broker.storage.delivery.group_views import GroupMemory, GroupView
@@ -52,36 +53,38 @@ def judge(session: Session, item: ClaimWork, directory: Directory, groups: Group
         if item.abandoned or steps.spent:
             return
         topic, queue_no = places[queue_id]
-        first = max(following, low)
-        queue = (topic.name, queue_no, queue_id)
-        _judge_queue(session, view, view.filters[topic.topic_id], queue, first, end_offset, item, steps)
+        first = topic.gaps_of(queue_id).resume(max(following, low))
+        _judge_queue(session, view, view.filters[topic.topic_id], (topic, queue_no), first, end_offset, item, steps)
 
 
 def _judge_queue(
     session: Session,
     view: GroupView,
     wanted: Filter,
-    place: tuple[str, int, int],
+    place: tuple[Topic, int],
     first: int,
     end_offset: int,
     item: ClaimWork,
     steps: Steps,
 ) -> None:
-    name, queue_no, queue_id = place
+    topic, queue_no = place
+    queue_id = topic.queue_ids[queue_no]
+    gaps = topic.gaps_of(queue_id)
     before = view.judged.get(queue_id)
     found = list((before.since(first) if before else None) or [])
     end = before.end if before and before.first <= first < before.end else first
     size = sum([each.size for each in found])
     span = max(_FEWEST, item.limit)
     while (
-        end < end_offset
+        gaps.resume(end) < end_offset
         and len(found) < item.limit
         and size < item.max_bytes
         and not steps.spent
         and not item.abandoned
     ):
-        count = min(EXAMINED_AT_ONCE, span, end_offset - end)
-        looked_at = candidates(name, queue_no, session.execute_all([candidates_in(queue_id, end, count)])[0].rows)
+        end = gaps.resume(end)
+        count = min(EXAMINED_AT_ONCE, span, gaps.run_end(end, end_offset) - end)
+        looked_at = candidates(topic.name, queue_no, session.execute_all([candidates_in(queue_id, end, count)])[0].rows)
         end += count
         for candidate in looked_at:
             if steps.spent:

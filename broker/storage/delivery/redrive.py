@@ -53,8 +53,9 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
             reason="TOPIC_REPLACED",
             field="page_token",
         )
-    first = max(search.first, low)
-    until = min(high, first + MOST_EXAMINED)
+    gaps = topic.gaps_of(queue_id)
+    first = gaps.resume(max(search.first, low))
+    until = gaps.run_end(first, min(high, first + MOST_EXAMINED))
     chosen: list[Candidate] = []
     size = 0
     steps = Steps()
@@ -66,7 +67,7 @@ def find(session: Session, search: DeadLetterSearch, directory: Directory) -> De
             chosen.append(candidate)
             size += candidate.size
         first = following
-    return _page(session, topic, queue_id, chosen, first if first < high else None)
+    return _page(session, topic, queue_id, chosen, first if gaps.resume(first) < high else None)
 
 
 def letters_of(session: Session, group: ConsumerGroup, directory: Directory) -> tuple[Topic, int, int, int]:
@@ -111,8 +112,9 @@ def judged(session: Session, search: DeadLetterSearch, directory: Directory) -> 
         NotFound: the group has no dead letter topic.
     """
     topic, queue_id, low, high = letters_of(session, search.group, directory)
-    first = max(search.first, low)
-    count = 0 if _gone(search, topic) else max(0, min(CHUNK, _end(search, high) - first))
+    gaps = topic.gaps_of(queue_id)
+    first = gaps.resume(max(search.first, low))
+    count = 0 if _gone(search, topic) else max(0, min(CHUNK, gaps.run_end(first, _end(search, high)) - first))
     chosen, following = _wanted(session, topic, queue_id, first, count, search, Steps())
     offsets = frozenset([candidate.offset for candidate in chosen])
     # What was evaluated are messages of this topic.
@@ -181,12 +183,13 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         return Redriven(end=0, topic_id=search.topic_id)
     # What fails again meanwhile is behind this.
     high = _end(search, high)
-    first = max(search.first, low)
+    gaps = topic.gaps_of(queue_id)
+    first = gaps.resume(max(search.first, low))
     until = high if search.until is None else min(high, search.until)
-    count = min(CHUNK, until - first)
+    count = min(CHUNK, gaps.run_end(first, until) - first)
     if count <= 0:
         return Redriven(
-            total=max(0, high - low),
+            total=gaps.count(low, high),
             following=first if first < high else None,
             end=high,
             topic_id=topic.topic_id,
@@ -215,7 +218,7 @@ def redrive(session: Session, search: DeadLetterSearch, now: int, directory: Dir
         redriven=len(again),
         republished=len(anew),
         left=len(chosen) - len(done),
-        total=high - low,
+        total=gaps.count(low, high),
         following=following if following < high else None,
         end=high,
         topic_id=topic.topic_id,

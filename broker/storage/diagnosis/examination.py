@@ -6,7 +6,18 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.ports.diagnosis import Finding, Severity
-from broker.storage.diagnosis import checks, clock, plans, retention, rights, schema, servers, settings, transactions
+from broker.storage.diagnosis import (
+    checks,
+    clock,
+    plans,
+    restores,
+    retention,
+    rights,
+    schema,
+    servers,
+    settings,
+    transactions,
+)
 from broker.storage.diagnosis.inspection import INSPECTIONS
 from broker.storage.diagnosis.inspection.base import CannotLook, NoTables
 from broker.storage.diagnosis.subject import BoundedSession, Subject, TookTooLong
@@ -55,6 +66,7 @@ CHECKS = (
     Check("retention", retention.retention),
     Check("deletions", retention.deletions),
     Check("scheduled", retention.scheduled),
+    Check(restores.NAME, restores.restores),
 )
 
 

@@ -6,9 +6,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from broker.domain.dead_letter import dead_letter_topic
+from broker.domain.gaps import NO_GAPS
 from broker.domain.group import GroupMode
 from broker.domain.topic import QueueState
 from broker.ports.groups import GroupLag
+from broker.storage.catalog.gaps import gaps_of, gaps_since
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -69,8 +71,9 @@ def _dead_letters(session: Session, groups: Sequence[ConsumerGroup]) -> Counter[
     """How many dead letters are kept, by the name of their topic."""
     kept: Counter[str] = Counter()
     query = (
-        f"SELECT own.name, q.next_offset - q.min_offset FROM topic own {session.dialect.joined_to} queue q"
-        " ON q.topic_id = own.topic_id WHERE own.deleted_at IS NULL AND q.deleted_at IS NULL AND own.name"
+        f"SELECT own.name, q.next_offset - q.min_offset - {gaps_since(session, 'q.min_offset')}"
+        f" FROM topic own {session.dialect.joined_to} queue q ON q.topic_id = own.topic_id"
+        " WHERE own.deleted_at IS NULL AND q.deleted_at IS NULL AND own.name"
     )
     for name, count in session.fetch_in(query, [dead_letter_topic(group.name) for group in groups]):
         kept[name] += int(count)
@@ -114,12 +117,14 @@ def _states(
             sorted({queue_id for _, queue_id, _ in reached}),
         )
     }
+    gaps = gaps_of(session, ends)
     places: list[tuple[int, int, int, int]] = []
     for member, queue_id, following in reached:
         if queue_id in ends:
             first_open = min(open_offsets.get((member, queue_id), [following]))
-            places.append((member, queue_id, following, max(min(following, first_open), ends[queue_id][0])))
-    # Offsets are dense, so the first message that is not handled is at the committed offset.
+            committed = max(min(following, first_open), ends[queue_id][0])
+            places.append((member, queue_id, following, gaps.get(queue_id, NO_GAPS).resume(committed)))
+    # Offsets are dense but for gaps, so the first message that is not handled is at the committed offset.
     waiting = session.fetch_each(
         "SELECT queue_id, log_offset, stored_at FROM message WHERE queue_id = ? AND log_offset = ?",
         sorted({(queue_id, committed) for _, queue_id, _, committed in places if committed < ends[queue_id][1]}),
@@ -130,6 +135,16 @@ def _states(
         low, high, queue_no, name = ends[queue_id]
         in_flight = len(open_offsets.get((member, queue_id), ()))
         first_waits = since.get((queue_id, committed))
-        state = QueueState(name, queue_no, low, high, following, committed, in_flight, waiting_since=first_waits)
+        state = QueueState(
+            name,
+            queue_no,
+            low,
+            high,
+            following,
+            committed,
+            in_flight,
+            waiting_since=first_waits,
+            gaps=gaps.get(queue_id, NO_GAPS),
+        )
         states.append((member, state))
     return states

@@ -238,7 +238,8 @@ def _describe(
         if place is None:
             continue
         following, committed, in_flight = progress.get(queue_id, (low, low, 0))
-        committed = max(committed, low)
+        gaps = place[0].gaps_of(queue_id)
+        committed = gaps.resume(max(committed, low))
         since = None
         if group is not None and committed < high:
             since = session.fetch_one(
@@ -259,6 +260,7 @@ def _describe(
                 since[0] if since else None,
                 group.client_id if group else "",
                 place[0].identity,
+                gaps,
             )
         )
     return sorted(states, key=lambda state: (state.topic, state.queue_no))

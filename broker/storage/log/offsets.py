@@ -1,4 +1,4 @@
-"""Dense offsets: taken under the lock of the queue's row, so that a queue has no gaps."""
+"""Dense offsets: taken under the lock of the queue's row, so that only a restore of the database leaves gaps."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ changes no row where the guess is wrong, and the work starts over without one.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,13 @@ class QueueEnds:
             elif after > end.offset:  # Lanes note theirs in any order.
                 end.takes = end.takes + 1 if end.offset == first else 1
                 end.offset = after
+
+    def sample(self, most: int) -> dict[int, int]:
+        """The ends of some queues, as this broker left them: in the database they are there or further."""
+        # The loop's thread adds to it meanwhile.
+        known = list(self._ends.copy().items())
+        chosen = known if len(known) <= most else random.sample(known, most)
+        return {queue_id: end.offset for queue_id, end in chosen}
 
     def forget(self, queue_ids: Iterable[int]) -> None:
         """Drops guesses that were wrong."""

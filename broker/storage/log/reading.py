@@ -131,7 +131,8 @@ def _read(
     if bounds is None:
         raise _deleted(topic)
     min_offset, max_offset, stored_bytes = bounds
-    first = max(offset, min_offset)
+    gaps = topic.gaps_of(queue_id)
+    first = gaps.resume(max(offset, min_offset))
     if wanted is not None:
         search = Search(wanted, room.messages, room.bytes)
         found, following = matching_rows(session, topic, queue_no, first, max_offset, search)
@@ -139,14 +140,14 @@ def _read(
         if len(whole) < len(found):
             following = found[len(whole)][0]
         return QueueSlice(form.made(topic.name, queue_no, whole), min_offset, max_offset, following)
-    waiting = max_offset - first
+    waiting = gaps.run_end(first, max_offset) - first
     if waiting <= 0:
         return QueueSlice(form.made(topic.name, queue_no, ()), min_offset, max_offset, first)
     # As many as fit at the average size, so that reading the sizes first is mostly unnecessary.
-    likely = room.bytes * (max_offset - min_offset) // max(1, stored_bytes) if form.bodies else waiting
+    likely = room.bytes * gaps.count(min_offset, max_offset) // max(1, stored_bytes) if form.bodies else waiting
     count = min(waiting, room.small_messages, max(1, likely))
     if small := form.small(session, topic, queue_no, first, count, room.bytes):
-        return QueueSlice(small, min_offset, max_offset, first + len(small))
+        return QueueSlice(small, min_offset, max_offset, gaps.resume(first + len(small)))
     count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
     found = session.execute_all([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
@@ -154,7 +155,7 @@ def _read(
         row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
         min_offset = row[0] if row else max_offset
     whole = rows.unpacked(topic.name, queue_no, found)
-    following = first + count if len(whole) == len(found) else found[len(whole)][0]
+    following = gaps.resume(first + count) if len(whole) == len(found) else found[len(whole)][0]
     return QueueSlice(form.made(topic.name, queue_no, whole), min_offset, max_offset, following)
 
 
@@ -210,14 +211,15 @@ def matching_rows(
     """
     queue_id = topic.queue_ids[queue_no]
     wanted, limit, max_bytes, steps = search.wanted, search.limit, search.max_bytes, search.steps
-    end = min(max_offset, first + EXAMINED_PER_CALL)
+    gaps = topic.gaps_of(queue_id)
     chosen: list[int] = []
-    size = 0
-    following = first
-    while following < end and len(chosen) < limit and not steps.spent:
-        count = min(EXAMINED_AT_ONCE, end - following)
+    size = examined = 0
+    following = first = gaps.resume(first)
+    while following < max_offset and examined < EXAMINED_PER_CALL and len(chosen) < limit and not steps.spent:
+        count = min(EXAMINED_AT_ONCE, gaps.run_end(following, max_offset) - following)
         found = session.execute_all([candidates_in(queue_id, following, count)])[0].rows
-        following += count
+        following = gaps.resume(following + count)
+        examined += count
         for candidate in candidates(topic.name, queue_no, found):
             if steps.spent:
                 return _rows_at(session, queue_id, chosen), candidate.offset
@@ -227,7 +229,7 @@ def matching_rows(
             if chosen and (size > max_bytes or len(chosen) == limit):
                 return _rows_at(session, queue_id, chosen), candidate.offset
             chosen.append(candidate.offset)
-    return _rows_at(session, queue_id, chosen), max(following, first)
+    return _rows_at(session, queue_id, chosen), following
 
 
 def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequence[_Row]:
@@ -248,14 +250,25 @@ def measure_queue(
         raise _deleted(topic)
     min_offset, max_offset, _ = bounds
     until = min(max_offset if end is None else end, max_offset)
-    first = max(offset, min_offset)
+    gaps = topic.gaps_of(queue_id)
+    first = gaps.resume(max(offset, min_offset))
     if first >= until:
         return QueueMeasure(max(offset, until), 0)
-    count = min(until - first, MEASURED_AT_ONCE)
-    if max_bytes is None:
-        return QueueMeasure(first + count, bytes_of(session, queue_id, first, count))
-    fit, size = measure_fitting(session, queue_id, first, count, max_bytes)
-    return QueueMeasure(first + fit, size)
+    left, size = MEASURED_AT_ONCE, 0
+    while left and first < until:
+        count = min(gaps.run_end(first, until) - first, left)
+        left -= count
+        if max_bytes is None:
+            size += bytes_of(session, queue_id, first, count)
+        else:
+            fit, own = measure_fitting(session, queue_id, first, count, max_bytes - size)
+            if size and size + own > max_bytes:
+                break  # Behind a gap; the first message counts in any case.
+            size += own
+            if fit < count:
+                return QueueMeasure(first + fit, size)
+        first = gaps.resume(first + count)
+    return QueueMeasure(first, size)
 
 
 def _deleted(topic: Topic) -> NotFound:

@@ -28,7 +28,7 @@ _LAG = """SELECT CASE WHEN INSTR(g.name, '/') > 0 THEN SUBSTR(g.name, 1, INSTR(g
  AS consumer_group,
  CASE WHEN INSTR(g.name, '/') > 0 THEN SUBSTR(g.name, INSTR(g.name, '/') + 1) ELSE '' END AS member,
  t.name AS topic, q.queue_no AS queue_no, {first} AS next_offset, q.next_offset AS end_offset,
- CASE WHEN q.next_offset > {first} THEN q.next_offset - {first} ELSE 0 END AS ready_messages,
+ CASE WHEN q.next_offset > {first} THEN q.next_offset - {first} - {gaps} ELSE 0 END AS ready_messages,
  (SELECT COALESCE(SUM(l.message_count), 0) FROM {lease} l WHERE l.group_id = p.group_id AND l.queue_id = p.queue_id)
  AS leased_messages,
  (SELECT {stored_at} FROM {message} m WHERE m.queue_id = q.queue_id AND m.log_offset = {first}) AS ready_since,
@@ -36,11 +36,30 @@ _LAG = """SELECT CASE WHEN INSTR(g.name, '/') > 0 THEN SUBSTR(g.name, 1, INSTR(g
  FROM {group_progress} p JOIN {consumer_group} g ON g.group_id = p.group_id
  JOIN {queue} q ON q.queue_id = p.queue_id JOIN {topic} t ON t.topic_id = q.topic_id
  WHERE q.deleted_at IS NULL AND t.deleted_at IS NULL"""
-_FIRST = "(CASE WHEN p.next_offset > q.min_offset THEN p.next_offset ELSE q.min_offset END)"
+_READ = "(CASE WHEN p.next_offset > q.min_offset THEN p.next_offset ELSE q.min_offset END)"
+# Behind a gap, if the group has come to one: there is no message in it.
+_FIRST = (
+    "COALESCE((SELECT o.end_offset FROM {offset_gap} o WHERE o.queue_id = q.queue_id"
+    f" AND o.first_offset = {_READ}), {_READ})"
+)
+_GAPS = (
+    "(SELECT COALESCE(SUM(o.end_offset - o.first_offset), 0) FROM {offset_gap} o WHERE o.queue_id = q.queue_id"
+    " AND o.first_offset > {first})"
+)
 _CUTS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
 IS_NO_VIEW = 1347
 """The servers' error where a table has the name of a view."""
-_TABLES = ("half_message", "producer_group", "topic", "lease", "message", "group_progress", "consumer_group", "queue")
+_TABLES = (
+    "half_message",
+    "producer_group",
+    "topic",
+    "lease",
+    "message",
+    "group_progress",
+    "consumer_group",
+    "queue",
+    "offset_gap",
+)
 
 
 def statements(names: TableNames, *, sqlite: bool) -> list[str]:
@@ -50,6 +69,7 @@ def statements(names: TableNames, *, sqlite: bool) -> list[str]:
     own_id = " || '-' || ".join(parts) if sqlite else f"CONCAT_WS('-', {', '.join(parts)})"
     own_id = f"LOWER({own_id})" if sqlite else f"CONVERT(LOWER({own_id}) USING utf8mb4) COLLATE utf8mb4_bin"
     tables = {name: names.table(name) for name in _TABLES}
+    first = _FIRST.format(**tables)
     made = {
         "halfmq_pending": _TRANSACTIONS.format(
             id=own_id,
@@ -65,7 +85,13 @@ def statements(names: TableNames, *, sqlite: bool) -> list[str]:
             states=f"= {PARKED}",
             **tables,
         ),
-        "halfmq_lag": _LAG.format(first=_FIRST, stored_at=time("m.stored_at"), ready_age=age("m.stored_at"), **tables),
+        "halfmq_lag": _LAG.format(
+            first=first,
+            gaps=_GAPS.format(first=first, **tables),
+            stored_at=time("m.stored_at"),
+            ready_age=age("m.stored_at"),
+            **tables,
+        ),
     }
     if not sqlite:
         return [f"CREATE OR REPLACE VIEW {names.prefix}{name} AS {made[name]}" for name in VIEWS]

@@ -30,8 +30,8 @@ def purge(session: Session, wanted: Purge, directory: Directory) -> Purged:
     if wanted.before is not None:
         end = min(end, offset_at(session, queue_id, wanted.before, low, high))
     if wanted.dry_run:
-        # Offsets are dense.
-        return Purged(max(0, end - low), end, done=True, topic_id=own)
+        # Offsets are dense but for gaps.
+        return Purged(topic.gaps_of(queue_id).count(low, end), end, done=True, topic_id=own)
     some = [message for message in oldest_messages(session, queue_id, low, CHUNK) if message.offset < end]
     if not some:
         return Purged(0, end, done=True, topic_id=own)

@@ -88,6 +88,7 @@ def sweep(session: Session, topic_id: int) -> bool:
         if head:
             drop_oldest(session, topic_id, queue_id, first, head)
             return True
+        session.run("DELETE FROM offset_gap WHERE queue_id = ?", (queue_id,))
         session.run("DELETE FROM queue WHERE queue_id = ?", (queue_id,))
         return True
     # Range of the primary key.

@@ -6,7 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.domain.gaps import NO_GAPS
 from broker.ports.sampling import Lag
+from broker.storage.catalog.gaps import all_gaps
 from broker.storage.tables import rows
 
 if TYPE_CHECKING:
@@ -76,11 +78,16 @@ class Lags:
             " AND q.next_offset > q.min_offset AND q.deleted_at IS NULL",
             (*start, *end),
         )
+        known = all_gaps(session) if lagging else {}
         for own, queue_id, topic_id, following, low, high in lagging:
+            gaps = known.get(queue_id, NO_GAPS)
+            first = gaps.resume(max(following, low))
+            if first >= high:
+                continue
             each = self._queues[own, queue_id]
             self._topics[queue_id] = topic_id
-            each.first_ready = max(following, low)
-            each.ready = high - each.first_ready
+            each.first_ready = first
+            each.ready = gaps.count(first, high)
             each.first = each.first_ready if each.first is None else min(each.first, each.first_ready)
         return last
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from broker.ports.sampling import AgeBucket, DeadLetters, Overview, PendingOfGroup
+from broker.storage.catalog.gaps import gaps_since
 from broker.storage.sampling.pending import MOST_COUNTED
 from broker.storage.sampling.totals import dead_letters, totals
 from broker.storage.tables.rows import LAST_CHECK_SENT, PARKED, TO_CHECK
@@ -28,8 +29,9 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
     counted = totals(session)
     # All queues: some ten thousand short rows.
     found = session.fetch(
-        "SELECT COALESCE(SUM(next_offset), 0), COALESCE(SUM(next_offset - min_offset), 0),"
-        " COALESCE(SUM(stored_bytes), 0) FROM queue WHERE deleted_at IS NULL"
+        f"SELECT COALESCE(SUM(q.next_offset - {gaps_since(session, '0')}), 0),"
+        f" COALESCE(SUM(q.next_offset - q.min_offset - {gaps_since(session, 'q.min_offset')}), 0),"
+        " COALESCE(SUM(q.stored_bytes), 0) FROM queue q WHERE q.deleted_at IS NULL"
     )
     released, stored, stored_bytes = (int(each) for each in found[0])
     letters = dead_letters(session)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.ports.sampling import DeadLetters, Totals
+from broker.storage.catalog.gaps import gaps_since
 
 if TYPE_CHECKING:
     from broker.storage.engine.session import Session
@@ -38,7 +39,8 @@ def dead_letters(session: Session) -> list[DeadLetters]:
     """
     behind = DEAD_LETTER_PREFIX[:-1] + chr(ord(DEAD_LETTER_PREFIX[-1]) + 1)
     found = session.fetch(
-        "SELECT t.name, SUM(q.next_offset), SUM(q.next_offset - q.min_offset)"
+        f"SELECT t.name, SUM(q.next_offset - {gaps_since(session, '0')}),"
+        f" SUM(q.next_offset - q.min_offset - {gaps_since(session, 'q.min_offset')})"
         f" FROM topic t {session.dialect.joined_to} queue q ON q.topic_id = t.topic_id"
         " WHERE t.name >= ? AND t.name < ? AND t.deleted_at IS NULL AND q.deleted_at IS NULL"
         " GROUP BY t.name",

@@ -193,6 +193,9 @@ sink = sa.Table(
     sa.Column("committed_at", sa.BigInteger),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("position", Body, comment="how far the job has read its source, in its own form"),
+    sa.Column(
+        "went_back", sa.SmallInteger, nullable=False, server_default="0", comment="1: the next epoch must follow"
+    ),
     sa.UniqueConstraint("name", name="sink_name"),
     **_NUMBERED,
 )
@@ -391,6 +394,26 @@ broker = sa.Table(
     sa.Column("producers", sa.Integer, nullable=False),
     sa.Column("consumers", sa.Integer, nullable=False),
     sa.Column("clients", Body, nullable=False, comment="JSON list, packed by zlib"),
+    **_MYSQL,
+)
+
+# Offsets that may have been given in a time which a restore undid; there is no message in them.
+offset_gap = sa.Table(
+    "offset_gap",
+    metadata,
+    sa.Column("queue_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("first_offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False, comment="messages go on here"),
+    **_MYSQL,
+)
+
+restoration = sa.Table(
+    "restoration",
+    metadata,
+    sa.Column("first_number", sa.BigInteger, primary_key=True, autoincrement=False, comment="given since then"),
+    sa.Column("told_at", sa.BigInteger, nullable=False),
+    sa.Column("handled", sa.SmallInteger, nullable=False, comment="0: a broker noticed it, nothing is done yet"),
+    sa.Column("told_by", sa.String(255), nullable=False),
     **_MYSQL,
 )
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DECIDED_AT_ONCE = 8
 """Transactions whose half messages are read together: a memory limit, not a limit of the commit."""
 
-SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at FROM sink WHERE name = ?"
+SINK = "SELECT sink_id, query_id, generation, committed_epoch, committed_at, went_back FROM sink WHERE name = ?"
 _OF_EPOCH = "sink_id = ? AND generation = ? AND epoch = ?"
 _DERIVED = 8
 """Version of the UUIDs that are derived from what they name."""
@@ -47,6 +47,7 @@ class _Sink:
     sink_id: int
     generation: int
     committed: int | None
+    went_back: bool = False
 
     def has(self, number: int) -> bool:
         """Whether an epoch is committed."""
@@ -69,13 +70,14 @@ def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
         values = (epoch.sink, epoch.query_id, 0, now)
         session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
         row = session.fetch(SINK + locking, (epoch.sink,))[0]
-    sink_id, query_id, generation, committed, _ = row
+    sink_id, query_id, generation, committed, _, went_back = row
     if not epoch.query_id or query_id == epoch.query_id:
-        return _Sink(sink_id, generation, committed)
+        return _Sink(sink_id, generation, committed, bool(went_back))
     if not epoch.take_over:
         raise _taken(epoch, query_id, committed)
     session.run(
-        "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL WHERE sink_id = ?",
+        "UPDATE sink SET query_id = ?, generation = ?, committed_epoch = NULL, committed_at = NULL, went_back = 0"
+        " WHERE sink_id = ?",
         (epoch.query_id, generation + 1, sink_id),
     )
     return _Sink(sink_id, generation + 1, None)
@@ -145,7 +147,7 @@ def _looked_at(session: Session, epoch: Epoch) -> bool | BrokerError | None:
     row = session.fetch_one(SINK, (epoch.sink,))
     if row is None:
         return None
-    _, query_id, _, committed, _ = row
+    _, query_id, _, committed, *_ = row
     if query_id != epoch.query_id:
         return None if epoch.take_over else _taken(epoch, query_id, committed)
     return True if committed is not None and committed >= epoch.number else None
@@ -222,6 +224,8 @@ def commit(
             reason="EPOCH_NOT_NEXT",
             field="after",
         )
+    if after is None and sink.went_back and epoch.number > last + 1:
+        raise _lost(epoch, last)
     written = session.fetch(
         f"SELECT transaction_id, attempt_id, half_count FROM sink_transaction WHERE {_OF_EPOCH}"
         " ORDER BY attempt_id, transaction_id",
@@ -253,10 +257,20 @@ def commit(
     epoch_writes.append(session, writes.transactions, now, directory, rotation, done)
     told, place = (", position = ?", [writes.position]) if writes.position is not None else ("", [])
     session.run(
-        f"UPDATE sink SET committed_epoch = ?, committed_at = ?{told} WHERE sink_id = ?",
+        f"UPDATE sink SET committed_epoch = ?, committed_at = ?, went_back = 0{told} WHERE sink_id = ?",
         (epoch.number, now, *place, sink.sink_id),
     )
     return done
+
+
+def _lost(epoch: Epoch, last: int) -> Refused:
+    return Refused(
+        f"The database was restored to a moment when the last epoch of the sink {epoch.sink!r} was {last}, and this is"
+        f" epoch {epoch.number}: what epochs {last + 1} to {epoch.number - 1} had written is gone. Start the query from"
+        f" its checkpoint at batch {last + 1}, which writes them again; or delete the sink to go on without them.",
+        reason="EPOCH_LOST",
+        field="epoch.number",
+    )
 
 
 def was_committed(session: Session, epoch: Epoch, now: int) -> bool:

@@ -72,6 +72,6 @@ def find(session: Session, name: str) -> SinkState:
     row = session.fetch_one(SINK_WITH_POSITION, (name,))
     if row is None:
         raise _missing(name)
-    sink_id, query_id, _, committed, committed_at, position = row
+    sink_id, query_id, _, committed, committed_at, position, _ = row
     waiting = session.fetch("SELECT SUM(half_count) FROM sink_transaction WHERE sink_id = ?", (sink_id,))[0][0]
     return SinkState(name, query_id, committed, committed_at, int(waiting or 0), position)

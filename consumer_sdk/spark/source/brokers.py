@@ -18,11 +18,11 @@ from consumer_sdk.spark.source.offsets import replaced
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consumer_sdk.reading import QueueOffset
+    from consumer_sdk.reading import Gaps, OffsetGap, QueueOffset
     from consumer_sdk.spark.bounds import Bound
     from consumer_sdk.spark.source.offsets import Offsets, Queue, TopicIds
 
-__all__ = ["Brokers", "require_topic"]
+__all__ = ["Brokers", "of_lost", "require_topic"]
 
 
 class Brokers:
@@ -37,11 +37,12 @@ class Brokers:
         self._seen: set[str] = set()
         self._reported: Offsets = {}
         self.topic_ids: TopicIds = {}
+        self.gaps: dict[Queue, Gaps] | None = None
 
     def queues(self, time: datetime | None = None, *, missing_ok: bool = False) -> dict[Queue, QueueOffset]:
         """All queues to read, without those of deleted topics.
 
-        Afterwards `topic_ids` has their topics' identities.
+        Afterwards `topic_ids` has their topics' identities, and `gaps` the gaps in their offsets.
 
         Args:
             time: A time whose offsets to return.
@@ -64,6 +65,7 @@ class Brokers:
             found |= {(topic, each.queue): each for each in self._assigned(topic, queues)}
             topic_ids[topic] = queues[0].topic_id if queues else ""
         self.topic_ids = topic_ids
+        self.gaps = {queue: each.gaps for queue, each in found.items() if each.gaps.gaps}
         return found
 
     def _assigned(self, topic: str, queues: Sequence[QueueOffset]) -> Sequence[QueueOffset]:
@@ -119,6 +121,9 @@ class Brokers:
             end = found[topic, queue].max_offset
             if offset > end:
                 msg = f"{option} names offset {offset} of queue {queue} of {topic!r}, which ends at {end}"
+                raise ConfigurationError(msg, field=option)
+            if (gap := found[topic, queue].gaps.lost(offset)) is not None:
+                msg = f"{option} names offset {offset} of queue {queue} of {topic!r}: {of_lost(gap)}"
                 raise ConfigurationError(msg, field=option)
         for time, at_time in times.items():
             placed = self.place_at(time)
@@ -192,6 +197,14 @@ class Brokers:
         """Closes the connections."""
         self._reader.close()
         self._admin.close()
+
+
+def of_lost(gap: OffsetGap) -> str:
+    """What an offset in a gap means."""
+    return (
+        f"the database was restored to a moment when the queue ended at {gap.first_offset}; it goes on at"
+        f" {gap.end_offset}"
+    )
 
 
 def _offset_of(queue: QueueOffset, offset: int) -> int:

@@ -10,6 +10,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from consumer_sdk.reading import NO_GAPS, Gaps
 from consumer_sdk.spark.bounds import TOPIC_IDS
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def replaced(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
     return {topic for topic, own in before.items() if own and after.get(topic) and after[topic] != own}
 
 
-def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) -> Offsets:
+def bounded(
+    start: Mapping[Queue, int], head: Mapping[Queue, int], most: int, gaps: Mapping[Queue, Gaps] | None = None
+) -> Offsets:
     """The end of a micro-batch of at most so many messages.
 
     Every queue gets a share of the limit by its backlog, so that none starves; the rounding remainder goes to the first
@@ -96,11 +99,13 @@ def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) ->
         start: Where it begins; queues that are not in it begin at 0.
         head: Where the queues end now.
         most: Maximum number of messages.
+        gaps: Gaps in the offsets of queues.
     """
-    waiting = {queue: max(0, end - start.get(queue, 0)) for queue, end in head.items()}
+    gaps = gaps or {}
+    waiting = {queue: gaps.get(queue, NO_GAPS).count(start.get(queue, 0), end) for queue, end in head.items()}
     total = sum(waiting.values())
     if total <= most:
-        return {queue: start.get(queue, 0) + waiting[queue] for queue in sorted(head)}
+        return {queue: max(start.get(queue, 0), head[queue]) for queue in sorted(head)}
     shares = {queue: waiting[queue] * most // total for queue in sorted(waiting)}
     left = most - sum(shares.values())
     # First those that would get nothing, as long as the others have more.
@@ -108,16 +113,25 @@ def bounded(start: Mapping[Queue, int], head: Mapping[Queue, int], most: int) ->
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
             left -= 1
-    return {queue: start.get(queue, 0) + share for queue, share in shares.items()}
+    return {
+        queue: gaps.get(queue, NO_GAPS).behind(start.get(queue, 0), head[queue], share)
+        for queue, share in shares.items()
+    }
 
 
 def ranges_between(
-    start: Mapping[Queue, int], end: Mapping[Queue, int], topic_ids: Mapping[str, str] | None = None
+    start: Mapping[Queue, int],
+    end: Mapping[Queue, int],
+    topic_ids: Mapping[str, str] | None = None,
+    gaps: Mapping[Queue, Gaps] | None = None,
 ) -> list[QueueRange]:
-    """The ranges between two sets of offsets, by queue; queues missing in the start begin at 0."""
-    known = topic_ids or {}
-    ranges = [QueueRange(*queue, start.get(queue, 0), end[queue], known.get(queue[0], "")) for queue in sorted(end)]
-    return [each for each in ranges if each.count > 0]
+    """The ranges between two sets of offsets, by queue, without gaps; queues missing in the start begin at 0."""
+    known, gaps = topic_ids or {}, gaps or {}
+    return [
+        QueueRange(*queue, low, high, known.get(queue[0], ""))
+        for queue in sorted(end)
+        for low, high in gaps.get(queue, NO_GAPS).runs(start.get(queue, 0), end[queue])
+    ]
 
 
 def split(ranges: Iterable[QueueRange], at_least: int | None, largest: int | None = None) -> list[QueueRange]:

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumer_sdk.spark.failures import shown_in_one_line
-from consumer_sdk.spark.source.brokers import Brokers
+from consumer_sdk.spark.source.brokers import Brokers, of_lost
 from consumer_sdk.spark.source.columns import Projection
 from consumer_sdk.spark.source.offsets import (
     as_json,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from consumer_sdk.reading import QueueOffset
+    from consumer_sdk.reading import OffsetGap, QueueOffset
     from consumer_sdk.spark.options import ReadOptions
     from consumer_sdk.spark.source.offsets import Offsets, Queue, QueueRange, TopicIds
 
@@ -103,7 +103,7 @@ class BatchReader(_Reading, DataSourceReader):
             start, end = self._pruning.applied(start, end, brokers.place_at)
         finally:
             brokers.close()
-        return _partitions(ranges_between(start, end, topic_ids), self.options)
+        return _partitions(ranges_between(start, end, topic_ids, brokers.gaps), self.options)
 
 
 def _partitions(ranges: Sequence[QueueRange], options: ReadOptions) -> Sequence[InputPartition]:
@@ -149,10 +149,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         topic_ids = self._driver.topic_ids
         anew = replaced(topic_ids_of(start), topic_ids)
         begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in anew}
+        lost = self._lost(begin)
         # Everything before it is done: Spark's commit() is called a batch later, and never for the last one.
-        self._driver.report({queue: offset for queue, offset in begin.items() if queue in queues})
+        self._driver.report({queue: offset for queue, offset in begin.items() if queue in queues and queue not in lost})
         for topic in sorted(anew):
             data_lost(self.options, min(queue for queue in queues if queue[0] == topic), MADE_ANEW)
+        for queue, gap in lost.items():
+            data_lost(self.options, queue, f"it was read up to {begin[queue]}, and {of_lost(gap)}")
+            begin[queue] = gap.end_offset
         for queue, offset in begin.items():
             if queue not in queues:
                 given_up = self.options.assigned is not None and queue[1] not in self.options.assigned.get(queue[0], ())
@@ -169,8 +173,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         # Messages deleted by retention do not count towards the limit.
         kept = {queue: max(begin.get(queue, 0), each.min_offset) for queue, each in queues.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(heads.values())
-        until = bounded(kept, heads, most)
-        if self._last is None and self._waits(sum(heads.values()) - sum(kept[queue] for queue in heads)):
+        until = bounded(kept, heads, most, self._driver.gaps)
+        if self._last is None and self._waits(sum(queues[queue].count(kept[queue], heads[queue]) for queue in heads)):
             return {topic: dict(queues) for topic, queues in start.items()}
         if self.options.max_bytes_per_trigger is not None:
             until = self._driver.within(kept, until, self.options.max_bytes_per_trigger)
@@ -197,6 +201,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     ) -> Sequence[InputPartition]:
         """The ranges of a micro-batch."""
         until, topic_ids = from_json(end), topic_ids_of(end)
+        if self._driver.gaps is None:
+            # A micro-batch that was planned by an earlier run.
+            self._queues()
         others = replaced(topic_ids_of(start), topic_ids)
         begin = {queue: offset for queue, offset in from_json(start).items() if queue[0] not in others}
         # New queues begin at the first message that is kept: earlier deletions are no data loss of this query. So do
@@ -207,7 +214,15 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             # Ranges of a topic that was deleted meanwhile are refused when they are read.
             gone = replaced(topic_ids, self._driver.topic_ids)
             begin |= {q: each.min_offset for q, each in queues.items() if q in anew and q[0] not in gone}
-        return _partitions(ranges_between(begin, until, topic_ids), self.options)
+        for queue, gap in self._lost(until).items():
+            data_lost(self.options, queue, f"it was to be read up to {until[queue]}, and {of_lost(gap)}")
+        return _partitions(ranges_between(begin, until, topic_ids, self._driver.gaps), self.options)
+
+    def _lost(self, offsets: Offsets) -> dict[Queue, OffsetGap]:
+        """The gaps inside of which offsets are: of a time that a restore of the database undid."""
+        gaps = self._driver.gaps or {}
+        found = {queue: gaps[queue].lost(offset) for queue, offset in offsets.items() if queue in gaps}
+        return {queue: gap for queue, gap in found.items() if gap is not None}
 
     def stop(self) -> None:
         """Closes the connections."""

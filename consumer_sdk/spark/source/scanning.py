@@ -61,6 +61,9 @@ def scan(
                 if error.reason == "TOPIC_REPLACED":
                     data_lost(options, queue, MADE_ANEW)
                     return
+                if error.reason == "OFFSET_LOST":
+                    data_lost(options, queue, str(error))
+                    return
                 if error.code is not grpc.StatusCode.NOT_FOUND:
                     raise
                 data_lost(options, queue, "the topic was deleted")

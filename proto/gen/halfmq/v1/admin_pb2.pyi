@@ -225,6 +225,7 @@ class QueueDescription(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     STORED_BYTES_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     """Number within the topic."""
     min_offset: _builtins.int
@@ -235,6 +236,8 @@ class QueueDescription(_message.Message):
     """Priority of the messages in it."""
     stored_bytes: _builtins.int
     """Bytes of the bodies in it."""
+    messages: _builtins.int
+    """Messages that are kept. Fewer than the difference of the offsets if a restore of the database left a gap in them."""
     def __init__(
         self,
         *,
@@ -243,12 +246,15 @@ class QueueDescription(_message.Message):
         max_offset: _builtins.int = ...,
         priority: _builtins.int = ...,
         stored_bytes: _builtins.int = ...,
+        messages: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_messages", b"_messages", "messages", b"messages"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_offset", b"max_offset", "min_offset", b"min_offset", "priority", b"priority", "queue", b"queue", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_messages", b"_messages", "max_offset", b"max_offset", "messages", b"messages", "min_offset", b"min_offset", "priority", b"priority", "queue", b"queue", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__messages: _TypeAlias = _typing.Literal["messages"]  # noqa: Y015
+    _WhichOneofArgType__messages: _TypeAlias = _typing.Literal["_messages", b"_messages"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__messages) -> _WhichOneofReturnType__messages | None: ...
 
 Global___QueueDescription: _TypeAlias = QueueDescription  # noqa: Y015
 

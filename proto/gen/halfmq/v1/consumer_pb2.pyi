@@ -1121,6 +1121,7 @@ class QueueOffset(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     LAG_TIME_FIELD_NUMBER: _builtins.int
     OFFSET_AT_TIME_FIELD_NUMBER: _builtins.int
+    GAPS_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     """Number of the queue within the topic."""
     min_offset: _builtins.int
@@ -1137,6 +1138,12 @@ class QueueOffset(_message.Message):
     def lag_time(self) -> _duration_pb2.Duration:
         """How long ago the first message that the group has not handled became visible; set when there is one."""
 
+    @_builtins.property
+    def gaps(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetGap]:
+        """Gaps in the queue's offsets, ascending: left by restores of the database, and without messages. Whoever counts
+        messages by their offsets subtracts them.
+        """
+
     def __init__(
         self,
         *,
@@ -1147,14 +1154,44 @@ class QueueOffset(_message.Message):
         lag: _builtins.int = ...,
         lag_time: _duration_pb2.Duration | None = ...,
         offset_at_time: _builtins.int = ...,
+        gaps: _abc.Iterable[Global___OffsetGap] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lag_time", b"lag_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_offset", b"committed_offset", "lag", b"lag", "lag_time", b"lag_time", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_at_time", b"offset_at_time", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_offset", b"committed_offset", "gaps", b"gaps", "lag", b"lag", "lag_time", b"lag_time", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_at_time", b"offset_at_time", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueueOffset: _TypeAlias = QueueOffset  # noqa: Y015
+
+@_typing.final
+class OffsetGap(_message.Message):
+    """Offsets that no message has, nor will have: they may have been given to messages in a time that a restore of the
+    database undid. The first one is as good as the end: whoever has read all messages below it has missed nothing. One
+    between them is refused (OFFSET_LOST).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    first_offset: _builtins.int
+    """Where the queue ended at the moment that was restored."""
+    end_offset: _builtins.int
+    """The offset of the next message."""
+    def __init__(
+        self,
+        *,
+        first_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "first_offset", b"first_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetGap: _TypeAlias = OffsetGap  # noqa: Y015
 
 @_typing.final
 class CommitOffsetsRequest(_message.Message):

@@ -142,6 +142,7 @@ CODES = [
     (errors.NotFound("x", reason="MESSAGE_NOT_FOUND"), Code.NOT_FOUND),
     (errors.VerdictConflict("x", state=2), Code.INVALID_TRANSACTION_ID),
     (errors.StaleReceipt("x", reason="RECEIPT_GONE"), Code.INVALID_RECEIPT_HANDLE),
+    (errors.OffsetLost("orders", 0, 5, (3, 9), "offset"), Code.ILLEGAL_OFFSET),
     (errors.Refused("x", reason="OTHER_FILTER"), Code.PRECONDITION_FAILED),
     (errors.BehindRefused(), Code.PRECONDITION_FAILED),
     (errors.AlreadyExists("x", reason="MESSAGE_ID_REUSED"), Code.PRECONDITION_FAILED),
@@ -176,7 +177,8 @@ def kinds(kind: type[errors.BrokerError] = errors.BrokerError) -> Iterator[type[
 
 def test_every_kind_of_error_is_in_the_table_above() -> None:
     # The configuration is refused before there are calls, and commands refuse what they are given.
-    of_the_broker = {kind for kind in kinds() if kind.__module__.startswith("broker.")} - {ConfigurationError}
+    never_told = {ConfigurationError, errors.DatabaseReplaced}
+    of_the_broker = {kind for kind in kinds() if kind.__module__.startswith("broker.")} - never_told
     assert {type(error) for error, _ in CODES} >= of_the_broker
 
 

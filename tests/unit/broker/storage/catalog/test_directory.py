@@ -8,23 +8,26 @@ import pytest
 
 from broker.domain.topic import Topic
 from broker.storage.catalog.directory import REMEMBERED_FOR, Directory
+from broker.storage.engine.dialects.sqlite import SQLite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROW = (7, "orders", 100, 1, 0, 0, 2, 1)
-QUEUES = [(7, 70, 0), (7, 71, 0)]
+QUEUES = [(7, 70, 0, None, None), (7, 71, 0, None, None)]
 
 
 class Tables:
     """The part of a session that reads topics: one topic with two queues; `meanwhile` runs while it is read."""
+
+    dialect = SQLite()
 
     def __init__(self) -> None:
         self.reads = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
     def fetch_one(self, sql: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:
-        return next(((topic_id,) for topic_id, queue_id, _ in QUEUES if queue_id == parameters[0]), None)
+        return next(((topic_id,) for topic_id, queue_id, *_ in QUEUES if queue_id == parameters[0]), None)
 
     def fetch_in(self, sql: str, keys: Sequence[Any], ending: str = "") -> list[tuple[Any, ...]]:
         if "FROM queue" in sql:

@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumer_sdk.reading import Gaps, OffsetGap
 from consumer_sdk.spark.source.offsets import (
     QueueRange,
     as_json,
@@ -92,3 +93,27 @@ def test_ranges_tell_of_which_topic_they_are() -> None:
     ranges = ranges_between({("a", 0): 2}, {("a", 0): 6, ("b", 0): 4}, {"a": "1-10"})
     assert ranges == [QueueRange("a", 0, 2, 6, "1-10"), QueueRange("b", 0, 0, 4)]
     assert {each.topic_id for each in split(ranges[:1], 3)} == {"1-10"}
+
+
+HOLE = {("a", 0): Gaps((OffsetGap(10, 1_000_000), OffsetGap(1_000_005, 2_000_000)))}
+
+
+@given(st.integers(0, 10), st.integers(2_000_000, 2_000_040), st.integers(1, 60))
+def test_a_micro_batch_goes_across_gaps(start: int, head: int, most: int) -> None:
+    """A gap is longer than any limit: counted as messages, it would never be passed."""
+    queue, gaps = ("a", 0), HOLE["a", 0]
+    end = bounded({queue: start}, {queue: head}, most, HOLE)[queue]
+    assert gaps.count(start, end) == min(most, gaps.count(start, head))
+    assert gaps.lost(end) is None
+
+
+def test_no_range_has_a_gap_in_it() -> None:
+    ranges = ranges_between({("a", 0): 8, ("b", 0): 1}, {("a", 0): 2_000_002, ("b", 0): 3}, gaps=HOLE)
+    assert [(each.topic, each.start, each.end) for each in ranges] == [
+        ("a", 8, 10),
+        ("a", 1_000_000, 1_000_005),
+        ("a", 2_000_000, 2_000_002),
+        ("b", 1, 3),
+    ]
+    assert sum(each.count for each in split(ranges, 20)) == 11
+    assert ranges_between({("a", 0): 10}, {("a", 0): 1_000_000}, gaps=HOLE) == []

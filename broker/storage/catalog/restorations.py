@@ -1,0 +1,106 @@
+"""Restores of the database to an earlier state: told by operators (`halfmq restored`), or noticed by brokers.
+
+A broker that still runs while the database is replaced notices that its own report has gone back, or that an operator
+has told of a restore since it started. What it remembers is of another state then, so it ends. It leaves a note unless
+the operator's command was run, and brokers do not start until that is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.errors import ConfigurationError
+from broker.storage.catalog.brokers import SILENT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.storage.engine.session import Session
+
+_COLUMNS = "first_number, told_at, handled, told_by"
+
+
+class Restoration(NamedTuple):
+    """A restore of the database; times in microseconds.
+
+    Attributes:
+        first_number: offsets, and numbers of leases, that were given since then begin here.
+        handled: whether `halfmq restored` was run; otherwise a broker noticed it.
+        told_by: the operator, or the broker.
+    """
+
+    first_number: int
+    told_at: int
+    handled: bool
+    told_by: str
+
+
+class Remembered(NamedTuple):
+    """What a broker knows of the database from its last report that was committed; times in microseconds.
+
+    Attributes:
+        restoration: the newest restore; 0: there was none.
+        reported_at: when it was made.
+        least: the least time of it and of reports since, any of which may have taken effect.
+    """
+
+    restoration: int
+    reported_at: int
+    least: int
+
+
+def all_restorations(session: Session) -> list[Restoration]:
+    """All of them, the newest first; few rows."""
+    found = session.fetch(f"SELECT {_COLUMNS} FROM restoration ORDER BY first_number DESC")
+    return [Restoration(first, told_at, bool(handled), by) for first, told_at, handled, by in found]
+
+
+def newest(session: Session) -> int:
+    """The number of the newest one; 0: there is none."""
+    return int(session.fetch("SELECT COALESCE(MAX(first_number), 0) FROM restoration")[0][0])
+
+
+def went_back(
+    session: Session, remembered: Remembered, reported_at: int | None, ends: Mapping[int, int], now: int
+) -> bool:
+    """Whether the database is in an earlier state than when a broker reported last.
+
+    Args:
+        session: a transaction.
+        remembered: of that report.
+        reported_at: the time in the row that this process reported; None: there is none.
+        ends: where the broker left the ends of some queues, which may have been deleted since.
+        now: the time.
+    """
+    if newest(session) != remembered.restoration:
+        return True
+    found = session.fetch_in("SELECT queue_id, next_offset FROM queue WHERE queue_id", sorted(ends))
+    if any(next_offset < ends[queue_id] for queue_id, next_offset in found):
+        return True
+    if reported_at is None:
+        # Rows of brokers that were silent for long are removed.
+        return now - remembered.reported_at < SILENT // 2
+    return reported_at < remembered.least
+
+
+def notice(session: Session, broker_id: str, remembered: Remembered, now: int) -> None:
+    """Notes that a broker noticed a restore, unless it was told since the broker's last report, or noted already."""
+    if newest(session) <= remembered.restoration:
+        number = max(now, remembered.restoration + 1)
+        session.insert("restoration", _COLUMNS, [(number, now, 0, broker_id)], keep_existing="first_number")
+
+
+def refuse_unhandled(session: Session) -> None:
+    """Refuses to go on after a restore that a broker noticed and no operator has told of.
+
+    Raises:
+        ConfigurationError: there was one.
+    """
+    for each in all_restorations(session)[:1]:
+        if not each.handled:
+            raise ConfigurationError(
+                f"The broker {each.told_by!r} noticed that the database is in an earlier state than it was: it was"
+                " restored, or a replica that lacks the latest transactions took its place. Stop all brokers, run"
+                " `halfmq restored`, then start them again.",
+                field="database",
+            )

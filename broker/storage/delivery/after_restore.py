@@ -1,0 +1,96 @@
+"""What is done once after a restore of the database, in one transaction, while no broker runs.
+
+In the time that the restore undid, clients and other systems were given offsets, leases and epochs. The same numbers
+would now be given again, for other messages. So the numbers of this state begin above all of those.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.ports.audit import AuditOutcome, AuditRecord
+from broker.storage.catalog import audit
+from broker.storage.delivery import leases
+
+if TYPE_CHECKING:
+    from broker.storage.engine.session import Session
+
+SPARE = 1 << 40
+"""Numbers that are left free above known ones, where the clock is behind these; and as many again, by chance."""
+_KNOWN = ("next_offset) FROM queue", "lease_id) FROM lease", "first_number) FROM restoration")
+
+
+class AfterRestore(NamedTuple):
+    """What was done: where numbers begin now, and how many queues, interrupted leases and sinks there are."""
+
+    first_number: int
+    queues: int
+    leases: int
+    sinks: int
+
+
+def begin_anew(session: Session, now: int, told_by: str) -> AfterRestore:
+    """Makes sure that nothing which was given in the time undone is given again.
+
+    The next offset of each queue, and the next number of a lease, become the time in microseconds: no queue gets more
+    than a message a microsecond, so this is above all that was given before, in whichever restored state.
+
+    Args:
+        session: a transaction.
+        now: the time (microseconds).
+        told_by: the operator.
+    """
+    first = _first_number(session, now)
+    _leave_gaps(session, first)
+    queues = session.run("UPDATE queue SET next_offset = ?", (first,))
+    held = _end_leases(session, first, now)
+    sinks = session.run("UPDATE sink SET went_back = 1")
+    session.run("DELETE FROM broker")
+    session.run("UPDATE maintenance_turn SET until = 0")
+    session.run("DELETE FROM restoration WHERE handled = 0")
+    session.insert("restoration", "first_number, told_at, handled, told_by", [(first, now, 1, told_by)])
+    detail = f"offsets and leases begin at {first}; {queues} queues, {held} leases ended, {sinks} sinks"
+    record = AuditRecord(told_by, "", "halfmq restored", "UPDATE", "database", AuditOutcome.ALLOWED, detail=detail)
+    audit.append(session, [record], now, "halfmq restored")
+    return AfterRestore(first, queues, held, sinks)
+
+
+def _first_number(session: Session, now: int) -> int:
+    """The time, which differs each time that the same backup is restored; only if the clock is wrong it is no good."""
+    greatest = max(int(session.fetch(f"SELECT MAX({each}")[0][0] or 0) for each in _KNOWN)
+    return now if now > greatest else greatest + SPARE + random.SystemRandom().randrange(SPARE)
+
+
+def _leave_gaps(session: Session, first: int) -> None:
+    # A queue without messages since the last restore has one gap, which gets longer.
+    session.run(
+        "UPDATE offset_gap SET end_offset = ? WHERE EXISTS (SELECT 1 FROM queue q"
+        " WHERE q.queue_id = offset_gap.queue_id AND q.next_offset = offset_gap.end_offset)",
+        (first,),
+    )
+    session.run(
+        "INSERT INTO offset_gap (queue_id, first_offset, end_offset)"
+        " SELECT q.queue_id, q.next_offset, ? FROM queue q WHERE NOT EXISTS"
+        " (SELECT 1 FROM offset_gap WHERE offset_gap.queue_id = q.queue_id AND offset_gap.end_offset = ?)",
+        (first, first),
+    )
+
+
+def _end_leases(session: Session, first: int, now: int) -> int:
+    """Ends leases that were held: the attempt does not count, and their messages are due.
+
+    Their holders may have settled them in the time undone, and would not do so again before the lease expires.
+    """
+    held = session.run(
+        "UPDATE lease SET owner = NULL, token = ?, attempt = attempt - 1, available_at = ? WHERE owner IS NOT NULL",
+        (leases.new_token(now), now),
+    )
+    # A number that is given explicitly moves the counter of the table in all databases.
+    session.run(
+        "INSERT INTO lease (lease_id, group_id, queue_id, first_offset, message_count, token, attempt, available_at)"
+        " VALUES (?, 0, 0, 0, 1, 0, 0, 0)",
+        (first,),
+    )
+    session.run("DELETE FROM lease WHERE lease_id = ?", (first,))
+    return held

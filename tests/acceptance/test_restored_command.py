@@ -1,0 +1,137 @@
+"""`halfmq restored`: what clients kept of a time that a restore undid is refused, by every way to say it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from acceptance.client import Client, Refusal
+from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
+from broker.storage.engine.connection import Database
+from client_core.errors import RequestRefused
+from consumer_sdk.reading import AsyncQueueReader, OffsetGap
+from halfmq.v1 import admin_pb2, consumer_pb2
+from halfmq_cli.serving import REFUSED
+from producer_sdk import Admin
+from support.brokers import STOP_SECONDS, BrokerProcess
+from support.command import run
+from support.rewinding import Moment
+from support.rocketmq_protocol import RawClient, resource
+from support.serving import run_serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.databases import AnyKind, Kind
+    from support.shared_brokers import Brokers
+
+
+def restored(url: str) -> int:
+    """Runs the command, which must work; where offsets go on."""
+    done = run("restored", variables={"HALFMQ_DATABASE": url})
+    assert done.returncode == 0, done.stderr
+    assert "halfmq:halfmq@" not in done.stdout  # no password on a screen
+    return int(done.stdout.split(" go on at ")[1].split()[0])
+
+
+async def test_what_was_kept_is_refused(
+    kind: AnyKind,
+    brokers: Brokers,
+    new_broker: Callable[..., BrokerProcess],
+    connect: Callable[[BrokerProcess], Client],
+) -> None:
+    url = brokers.database(kind)
+    broker = new_broker(url, rocketmq=True)
+    client = connect(broker)
+    topic, group = await client.make_topic(), await client.make_group()
+    for number in range(3):
+        await client.send(topic, f"kept {number}")
+    assert await client.consume_all(group, topic) == ["kept 0", "kept 1", "kept 2"]
+    broker.stop()
+    with closing(Database(url)) as database:
+        moment = Moment(database)
+    broker = new_broker(url)
+    client = connect(broker)
+    for number in range(3):
+        await client.send(topic, f"undone {number}")
+    (held,) = await client.pull(group, topic, 1)
+    broker.stop()
+    moment.restore()
+    first = restored(url)
+
+    broker = new_broker(url, rocketmq=True)
+    client = connect(broker)
+    await client.send(topic, "new")
+    # Whoever kept where the topic ended at the moment missed nothing.
+    async with AsyncQueueReader(broker.endpoint) as reader:
+        (queue,) = await reader.queue_offsets(topic, group)
+        assert (queue.max_offset, queue.gaps.gaps, queue.lag) == (first + 1, (OffsetGap(3, first),), 1)
+        piece = await reader.read_queue(topic, 0, 3)
+        assert ([each.body for each in piece.messages], piece.next_offset) == ([b"new"], first + 1)
+        with pytest.raises(RequestRefused, match=f"Go on at {first}") as refused:
+            await reader.read_queue(topic, 0, 5)
+        assert refused.value.reason == "OFFSET_LOST"
+        with pytest.raises(RequestRefused, match=f"Go on at {first}"):
+            await reader.commit_offsets(topic, group, {0: 5})
+    place = {"topic": topic, "queue": 0, "to": {"offset": 5}}
+    with pytest.raises(Refusal) as seek:
+        await client.call(client.admin.SeekGroup, admin_pb2.SeekGroupRequest(group=group, **place))
+    assert (seek.value.code, seek.value.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "OFFSET_LOST")
+    # RocketMQ's clients are told where to go on, as by a pull.
+    raw = RawClient(broker.endpoint)
+    where = definition_pb2.MessageQueue(topic=resource(topic, ""), id=0)
+    pulled = await raw.collect("PullMessage", service_pb2.PullMessageRequest(message_queue=where, offset=5))
+    assert (pulled.code, pulled.next_offset) == (Code.ILLEGAL_OFFSET, first)
+    update = service_pb2.UpdateOffsetRequest(group=resource(group, ""), message_queue=where, offset=5)
+    assert (await raw.call("UpdateOffset", update)).status.code == Code.ILLEGAL_OFFSET
+    await raw.close()
+    # The receipt, whose message is gone.
+    ack = await client.call(client.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=[held.receipt_handle]))
+    assert [each.error.reason for each in ack.results] == ["RECEIPT_GONE"]
+    assert await client.consume_all(group, topic) == ["new"]
+    with Admin(broker.endpoint) as admin:
+        (described,) = admin.topic_queues(topic)
+    assert (described.messages, described.max_offset) == (4, first + 1)
+
+
+async def test_a_broker_that_runs_while_the_database_is_replaced_ends(
+    server_kind: Kind,
+    brokers: Brokers,
+    connect: Callable[[BrokerProcess], Client],
+    new_broker: Callable[..., BrokerProcess],
+) -> None:
+    """It has leases, ends of queues and topics of another state in memory; and a supervisor starts it again."""
+    url = brokers.database(server_kind)
+    with BrokerProcess(url) as broker, closing(Database(url)) as database:
+        client = connect(broker)
+        topic = await client.make_topic()
+        await client.send(topic, "kept")
+        moment = Moment(database)
+        await client.send(topic, "undone")
+        moment.restore()
+        broker.await_log("in an earlier state")
+        assert broker.process.wait(STOP_SECONDS) == REFUSED
+    run_serve(HALFMQ_DATABASE=url).names("database", "halfmq restored")
+    doctor = run("doctor", "--json", "--only=restores", variables={"HALFMQ_DATABASE": url})
+    (finding,) = json.loads(doctor.stdout)["findings"]
+    assert (doctor.returncode, finding["check"]) == (2, "restores")
+    assert "run `halfmq restored`" in finding["remedy"]
+    restored(url)
+    broker = new_broker(url)
+    client = connect(broker)
+    await client.send(topic, "new")
+    assert await client.bodies(topic) == ["kept", "new"]
+    # While a broker runs, the command does nothing.
+    done = run("restored", variables={"HALFMQ_DATABASE": url})
+    assert (done.returncode, done.stdout) == (REFUSED, "")
+    assert "stop all of them" in done.stderr
+
+
+def test_tables_of_another_version_are_refused(brokers: Brokers) -> None:
+    done = run("restored", variables={"HALFMQ_DATABASE": brokers.database("sqlite")})
+    assert (done.returncode, done.stdout) == (REFUSED, "")
+    assert "run `halfmq migrate`" in done.stderr
