@@ -61,7 +61,8 @@ make_network() {
 }
 
 # Addresses of the link layer are written down: they are not asked for, or a connection to a member that is cut off would
-# be refused after some seconds, when nobody answers. It hangs instead.
+# be refused after some seconds, when nobody answers. It hangs instead. (Replaced: clients of a former cluster may be
+# asking already.)
 link_address() { printf '02:e7:%02x:%02x:00:%02x' "$1" "$(network)" "$2"; } # 231 or 232, member
 
 connect_members() {
@@ -86,11 +87,11 @@ connect_members() {
       ip -n "$(namespace "$member")" link set $side up
       ip -n "$(hub)" link set $side-"$member" master $side up
     done
-    ip neighbour add "$(client_address "$member")" lladdr "$(link_address 231 "$member")" dev "$(hub)" nud permanent
-    ip -n "$(namespace "$member")" neighbour add "$(client_address 254)" lladdr "$(link_address 231 254)" dev clients \
+    ip neighbour replace "$(client_address "$member")" lladdr "$(link_address 231 "$member")" dev "$(hub)" nud permanent
+    ip -n "$(namespace "$member")" neighbour replace "$(client_address 254)" lladdr "$(link_address 231 254)" dev clients \
       nud permanent
     for other in $(members); do
-      [ "$other" = "$member" ] || ip -n "$(namespace "$member")" neighbour add "$(member_address "$other")" \
+      [ "$other" = "$member" ] || ip -n "$(namespace "$member")" neighbour replace "$(member_address "$other")" \
         lladdr "$(link_address 232 "$other")" dev members nud permanent
     done
   done
@@ -104,7 +105,13 @@ plugged() { ip -n "$(hub)" link show "$2-$1" | grep -q " master $2 "; }
 remove_network() { # number
   local space
   for space in $(ip netns list | cut -d' ' -f1 | grep -E "^halfmq-$1(-[0-9])?$"); do
-    ip netns pids "$space" | xargs -r kill -KILL
+    for ((tenths = 100; tenths > 0; tenths--)); do
+      local left
+      left=$(ip netns pids "$space")
+      [ -n "$left" ] || break
+      kill -KILL $left 2>/dev/null || true
+      sleep 0.1
+    done
     ip netns del "$space"
   done
   # The last of a namespace goes some time after its name.
