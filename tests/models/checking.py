@@ -64,12 +64,12 @@ MODELS = {
                 "FAULTS=2 MAX_CHECKS=1 RESENDS=0 RETURNS=0 IN_DOUBT_MOST=2",
             ),
             {
-                "ACK_BEFORE_COMMIT": _ONE_CHECK,
+                "ACK_BEFORE_COMMIT": f"{_ONE_CHECK} RETURNS=0 RESENDS=0",
                 "OP_UNGUARDED": f"{_ONE_CHECK} RETURNS=0",
-                "CHECK_SENT_FIRST": _ONE_CHECK,
-                "RELEASE_APART": _ONE_CHECK,
+                "CHECK_SENT_FIRST": f"{_ONE_CHECK} RETURNS=0 RESENDS=0",
+                "RELEASE_APART": f"{_ONE_CHECK} RETURNS=0 RESENDS=0",
                 "RETURN_UNGUARDED": _ONE_CHECK,
-                "LATE_COMMIT_UNGUARDED": _ONE_CHECK,
+                "LATE_COMMIT_UNGUARDED": f"{_ONE_CHECK} RETURNS=0 RESENDS=0",
             },
             {},
             "FAULTS=0 RESENDS=0 MAX_CHECKS=1 RETURNS=0",
@@ -109,6 +109,19 @@ MODELS = {
             },
             {"TOGETHER": ""},
             "FAULTS=1 RESENDS=0",
+        ),
+        Model(
+            "moving",
+            ("FAULTS=1 RESENDS=0 MESSAGES=1 MOVES=1",),
+            ("FAULTS=1 RESENDS=0 MESSAGES=1 MOVES=2", "FAULTS=1 RESENDS=0 MESSAGES=2 MOVES=1"),
+            {
+                "NOT_SEALED": "RESENDS=0 MESSAGES=1 MOVES=1",
+                "NOT_COMPARED": "RESENDS=0 MESSAGES=1 MOVES=1",
+                "COPY_UNGUARDED": "RESENDS=0 MESSAGES=1 MOVES=1",
+                "UNSEALED_BY_ANY_MOVE": "RESENDS=0 MESSAGES=1",
+            },
+            {},
+            "FAULTS=0 RESENDS=0 MESSAGES=1 MOVES=1",
         ),
     )
 }
