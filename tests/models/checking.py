@@ -196,7 +196,9 @@ def check(model: Model, constants: str, *, optimise: bool = False, steps: bool =
             raise Incomplete(output)
         if violation is None and "Search not completed" in output:
             raise Incomplete(f"{model.name} {constants}: {output}")
-        trail = _run(folder, "spin", *defined, "-t", "-p", "-g", str(model.path)) if violation and steps else ""
+        trail = ""
+        if violation and steps:
+            trail = _run(folder, "spin", *defined, "-k", f"{model.path.name}.trail", "-p", "-g", str(model.path))
     seconds = time.monotonic() - began
     return Found(violation[1] if violation else "", int(float(states[1])), seconds, trail)
 

@@ -14,9 +14,9 @@ BROKEN = [(model, name) for model in MODELS.values() for name in model.broken]
 LIMITS = [(model, name) for model in MODELS.values() for name in model.limits]
 
 
-def _checked(model: Model, constants: str, *, ending: bool = False) -> Found:
+def _checked(model: Model, constants: str, *, ending: bool = False, steps: bool = False) -> Found:
     try:
-        return check(model, constants, ending=ending)
+        return check(model, constants, ending=ending, steps=steps)
     except Absent as absent:
         if in_ci():
             pytest.fail(str(absent))
@@ -39,6 +39,13 @@ def test_every_run_ends(model: Model) -> None:
 @pytest.mark.parametrize(("model", "name"), BROKEN, ids=lambda value: getattr(value, "name", value))
 def test_what_is_broken_is_found(model: Model, name: str) -> None:
     assert _checked(model, f"{model.broken[name]} BROKEN_{name}").violation.startswith("assertion violated")
+
+
+def test_the_steps_to_a_fault_are_shown() -> None:
+    model = MODELS["leases"]
+    steps = _checked(model, f"{model.broken['NO_TOKEN']} BROKEN_NO_TOKEN", steps=True).steps
+    assert "due[lease[me]] = 0" in steps
+    assert "(Consumers:1)" in steps
 
 
 @pytest.mark.parametrize(("model", "name"), LIMITS, ids=lambda value: getattr(value, "name", value))

@@ -419,6 +419,8 @@ proctype Producer()
   do
   :: atomic { answer == PREPARED -> prepare_acknowledged = true; break }
   :: atomic { left > 0 -> left--; ask(asked_prepare) }
+  :: atomic { local_outcome == UNDECIDED ->              /* no answer: it rolls back, perhaps before it is prepared */
+       local_outcome = ROLLED_BACK; awaited = DECIDE; answer = NOTHING; left = 0; goto give_verdict }
   :: goto gone                                           /* it crashes, or gives up: checks decide */
   od;
   atomic {                                               /* the local transaction; a check may have taken its key */
@@ -442,7 +444,7 @@ give_verdict:
        assert(local_outcome != COMMITTED || visible == 1);
        goto gone }
   :: atomic { answer == CONFLICT -> assert(op == local_outcome || check_state == PARKED); goto gone }
-  :: atomic { answer == NOT_FOUND -> assert(false) }     /* what was acknowledged is found */
+  :: atomic { answer == NOT_FOUND -> assert(!prepare_acknowledged); goto gone }   /* what was acknowledged is found */
   :: atomic { left > 0 -> left--; goto give_verdict }
   :: goto gone
   od;
