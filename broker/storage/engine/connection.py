@@ -271,6 +271,7 @@ class Database:
         return PrimaryFinder(
             [ServerProbe(address, connect, self._writer_table, only_looks=only_looks) for address in addresses],
             self._follow,
+            kind=self.dialect.kind,
             trusted=len(addresses) == 1 and self.dialect.kind is not Kind.GALERA,
         )
 
@@ -282,7 +283,8 @@ class Database:
             former = [each for each in self._open if address is None or each.halfmq_address != address]
         for connection in former:
             with suppress(Exception):  # It is closed already.
-                connection._sock.shutdown(socket.SHUT_RDWR)
+                # Not by the method of a TLS socket: that ends encryption first, while another thread may be sending.
+                socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
 
     def _connect(self) -> Any:
         within = self._within()
@@ -314,9 +316,10 @@ class Database:
             self._open.add(connection)
         if not primary.trusted:
             try:
-                role = self.dialect.take_part(connection, self._writer_table)
-                if not primary.accepts(role):
-                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'the group has changed'}")
+                within = max(until - time.monotonic(), _SHORTEST)
+                role = self.dialect.take_part(connection, self._writer_table, within)
+                if not primary.accepts(address, role):
+                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'another one is'}")
             except BaseException:
                 connection.close()
                 raise

@@ -55,9 +55,10 @@ class World:
     servers: list[Server] = field(default_factory=lambda: [Server(Address(f"db{n}", 3306)) for n in (1, 2, 3)])
     changes: list[Address | None] = field(default_factory=list)
     now: float = 100.0
+    kind: Kind | None = None
 
     def __post_init__(self) -> None:
-        self.finder = PrimaryFinder(self.servers, self.changes.append, clock=lambda: self.now)
+        self.finder = PrimaryFinder(self.servers, self.changes.append, kind=self.kind, clock=lambda: self.now)
 
     def say(self, *roles: Role | None) -> None:
         for server, role in zip(self.servers, roles, strict=True):
@@ -182,6 +183,58 @@ def test_a_trusted_address_is_used_whatever_it_says_and_its_changes_are_noticed(
     finder.look()
     assert changes == [None, None]
     finder.close()
+
+
+@pytest.mark.parametrize("role", [PRIMARY, replace(SECONDARY, writable=True)])
+def test_a_connection_that_was_being_made_to_a_former_primary_is_not_used(world: World, role: Role) -> None:
+    """Those that were made are cut when the primary changes; this one was not known then."""
+    world.say(role, SECONDARY, SECONDARY)
+    address = world.finder.find(0)
+    assert world.finder.accepts(address, role)
+    world.say(None, replace(PRIMARY, view=PRIMARY.view), SECONDARY)
+    assert not world.finder.accepts(address, role)
+
+
+def test_a_connection_that_was_being_made_while_two_accept_writes_is_not_used(world: World) -> None:
+    world.say(WRITABLE, READ_ONLY, None)
+    world.say(WRITABLE, WRITABLE, None)
+    assert not world.finder.accepts(Address("db1", 3306), WRITABLE)
+
+
+# A server that was started outside of its cluster accepts writes
+
+
+@pytest.fixture(params=[Kind.GROUP, Kind.GALERA])
+def of_kind(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(kind=request.param)
+    yield made
+    made.finder.close()
+
+
+def test_a_server_outside_of_its_cluster_does_not_become_the_primary(of_kind: World) -> None:
+    """The others are without a primary for as long as an election takes."""
+    elects = Role(of_kind.kind or Kind.GROUP, writable=False, reason="secondary, online")
+    of_kind.say(WRITABLE, elects, None)
+    assert of_kind.primary is None
+    with pytest.raises(NoPrimary, match="db1:3306: it runs outside of "):
+        of_kind.finder.find(0)
+
+
+def test_a_server_outside_of_its_cluster_does_not_hide_the_primary(of_kind: World) -> None:
+    writes = Role(of_kind.kind or Kind.GROUP, writable=True, node="b", writer="b")
+    of_kind.say(WRITABLE, writes, None)
+    assert of_kind.primary == "db2"
+
+
+def test_nothing_is_written_where_sessions_are_not_made_for_the_cluster_that_is_there() -> None:
+    """At the start only one server answered, which had been started outside of its cluster."""
+    world = World(kind=Kind.ALONE)
+    world.say(WRITABLE, None, None)
+    assert world.primary == "db1"
+    world.say(WRITABLE, PRIMARY, SECONDARY)
+    assert world.changes[-1] is None
+    assert world.primary is None
+    world.finder.close()
 
 
 # Galera: every node accepts writes, and brokers agree on one
