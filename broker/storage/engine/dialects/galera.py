@@ -11,7 +11,7 @@ from broker.storage.engine.cluster.galera_writer import NodeSession, wait_for_ot
 from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects.mariadb import MariaDB
 from broker.storage.engine.dialects.servers import READ_ONLY
-from broker.storage.engine.dialects.timeouts import answering_within
+from broker.storage.engine.dialects.sockets import answering_within
 from broker.storage.engine.statements import Unexpected
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from broker.storage.engine.cluster.roles import kind_of, promise_of, role_of
 from broker.storage.engine.dialects.base import Dialect
 from broker.storage.engine.dialects.quick_connection import QuickConnection
 from broker.storage.engine.dialects.server_settings import unsafe_settings
-from broker.storage.engine.dialects.timeouts import answering_within, notice_silence
+from broker.storage.engine.dialects.sockets import answering_within, notice_silence
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.literals import render, render_rows
 from broker.storage.engine.statements import MAX_GIVEN, Answer, Statement, Unexpected, chunks, marks

@@ -1,9 +1,9 @@
-"""How long a connection of the driver waits for its server."""
+"""The socket of a driver's connection: how long it waits for its server, and its end."""
 
 from __future__ import annotations
 
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,3 +33,10 @@ def notice_silence(connection: Any, seconds: int) -> None:
     ):
         if hasattr(socket, name):  # Not all systems have all of them.
             own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def cut(connection: Any) -> None:
+    """Ends a connection, from another thread than the one that waits for its answer."""
+    with suppress(Exception):  # It is closed already.
+        # Not by the method of a TLS socket, which ends encryption first: its user would go on in plain text.
+        socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
