@@ -79,8 +79,8 @@ def primary_of(cluster: PrivateCluster, database: str) -> int:
     for member in cluster.members:
         with connect(cluster.url_of(member), connect_timeout=2, read_timeout=2) as own, own.cursor() as cursor:
             cursor.execute(
-                f"SELECT COUNT(*) FROM {name}.cluster_writer WHERE slot = 0 AND node = (SELECT variable_value FROM"
-                " information_schema.global_status WHERE variable_name = 'wsrep_gcomm_uuid')"
+                f"SELECT COUNT(*) FROM {name}.cluster_writer WHERE slot = 0 AND SUBSTRING_INDEX(node, '#', 1) = (SELECT"
+                " variable_value FROM information_schema.global_status WHERE variable_name = 'wsrep_gcomm_uuid')"
             )
             if cursor.fetchall() == ((1,),):
                 return member

@@ -124,6 +124,7 @@ class PrimaryFinder:
         self._writable: bool | None = None
         self._heard: tuple[str, int] | None = None
         self._heard_at = 0.0
+        self._refused = 0
 
     def find(self, within: float) -> Address:
         """The primary, by what is known, or by asking until it is found.
@@ -264,7 +265,8 @@ class PrimaryFinder:
 
     def _move_writer(self, ready: Mapping[Address, Role]) -> Address | None:
         """Galera: makes a node the writer if there is none, or if nobody has reported for some time that he uses it."""
-        address, role = next(iter(ready.items()))
+        # One that takes no COMMIT, such as with read_only, does not keep the others from it.
+        address, role = list(ready.items())[self._refused % len(ready)]
         heard = max(((each.writer, each.beats) for each in ready.values()), key=lambda pair: pair[1])
         now = self._clock()
         if heard != self._heard:
@@ -272,8 +274,9 @@ class PrimaryFinder:
         if role.writer and now - self._heard_at < SILENCE:
             return None
         if not self._probes[address].take_over(role):
+            self._refused += 1
             return None
-        self._heard = None
+        self._heard, self._refused = None, 0
         return address
 
     def _explanation(self) -> str:

@@ -37,7 +37,7 @@ class Galera(MariaDB):
             role = role_in_cluster(connection, writer_table)
             connection.rollback()
         if role.writable and role.writer:
-            setattr(connection, _NODE, NodeSession(role.node))
+            setattr(connection, _NODE, NodeSession(role.writer))
         return role
 
     def may_keep(self, connection: Any) -> bool:

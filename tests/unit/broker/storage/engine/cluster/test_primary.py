@@ -32,6 +32,7 @@ class Server:
     waiting: bool = False
     asked: int = 0
     takes: float = 0.0
+    takes_commits: bool = True
 
     def ask(self) -> Role:
         self.asked += 1
@@ -41,6 +42,8 @@ class Server:
         return self.role
 
     def take_over(self, role: Role) -> bool:
+        if not self.takes_commits:
+            return False
         self.role = replace(role, writable=True, writer=role.node, beats=role.beats + 1)
         return True
 
@@ -270,3 +273,11 @@ def test_a_writer_of_which_nobody_reports_is_replaced(world: World) -> None:
     world.now += 0.2
     world.say(None, node("b", "a", 7), node("c", "a", 7))
     assert world.primary == "db2"
+
+
+def test_a_node_that_takes_no_commit_does_not_keep_others_from_becoming_the_writer(world: World) -> None:
+    """Such as one with read_only, or one that gives its data to another one."""
+    world.servers[1].takes_commits = False
+    for _ in range(3):
+        world.say(None, node("b"), node("c"))
+    assert world.primary == "db3"
