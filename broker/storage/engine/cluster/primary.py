@@ -283,17 +283,23 @@ class PrimaryFinder:
         writable = [answer for answer in self.answers if answer.role is not None and answer.role.writable]
         told = "; ".join(map(str, self.answers))
         if len(writable) > 1:
+            remedy = "set read_only on the others"
+            if any(answer.role is not None and answer.role.kind is Kind.GROUP for answer in writable):
+                remedy = "they are in different groups, end one of those (STOP GROUP_REPLICATION)"
             return (
-                f"{len(writable)} servers accept writes, and nothing tells which one is the primary: set read_only on"
-                f" the others ({told})"
+                f"{len(writable)} servers accept writes, and nothing tells which one is the primary: {remedy} ({told})"
             )
         return f"no server is the primary ({told})"
 
 
 def _is_contested(roles: Mapping[Address, Role]) -> bool:
-    """Whether several servers accept writes, and nothing decides between them."""
+    """Whether several servers accept writes, and nothing decides between them.
+
+    Primaries of a group are compared by their views, unless one of the servers began a group of its own.
+    """
     writable = [role for role in roles.values() if role.writable]
-    return len(writable) > 1 and any(role.kind is Kind.ALONE for role in writable)
+    groups = {role.view[0] for role in writable}
+    return len(writable) > 1 and (len(groups) > 1 or any(role.kind is Kind.ALONE for role in writable))
 
 
 def _foreign(role: Role, kind: Kind) -> Role:

@@ -142,6 +142,15 @@ def test_a_group_that_was_started_anew_begins_to_count_anew(world: World) -> Non
     assert world.primary == "db2"
 
 
+def test_two_groups_have_no_primary(world: World) -> None:
+    """Somebody had one member begin a group while the others went on; it lacks what those have acknowledged."""
+    world.say(PRIMARY, SECONDARY, None)
+    world.say(PRIMARY, SECONDARY, replace(PRIMARY, view=(1800, 1)))
+    assert world.changes[-1] is None
+    with pytest.raises(NoPrimary, match="in different groups"):
+        world.finder.find(0)
+
+
 def test_a_primary_that_could_not_be_used_is_looked_for_again(world: World) -> None:
     world.say(PRIMARY, SECONDARY, SECONDARY)
     asked = world.servers[0].asked
