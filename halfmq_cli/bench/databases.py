@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from broker.domain.topic import Compression, TopicSettings
 from broker.errors import ConfigurationError
 from broker.storage.catalog.topics import create_topic
+from broker.storage.engine.cluster.addresses import addresses_of
 from broker.storage.engine.connection import parse_url
 from broker.storage.engine.durability import open_database
 
@@ -61,7 +62,13 @@ def side_by_side(url: str | None, count: int) -> Iterator[tuple[list[str], str]]
 
 
 def for_sqlalchemy(url: str) -> str:
-    """The URL of a database for SQLAlchemy: by PyMySQL, as the broker itself."""
+    """The URL of a database for SQLAlchemy: by PyMySQL, as the broker itself.
+
+    Raises:
+        ConfigurationError: it names several servers, of which SQLAlchemy knows nothing.
+    """
+    if not url.startswith("sqlite") and len(addresses_of(parse_url(url))) > 1:
+        raise ConfigurationError("This is measured with one server: name the primary alone.", field="database")
     scheme, _, rest = url.partition("://")
     backend = scheme.partition("+")[0]
     return url if backend == "sqlite" else f"{backend}+pymysql://{rest}"

@@ -11,12 +11,16 @@ import os
 import random
 import signal
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import pymysql
 import pytest
 
+from broker.storage.engine.cluster.galera import role_in_cluster
+from broker.storage.engine.cluster.galera_writer import take_over, wait_for_others
+from broker.storage.engine.connection import Database
+from broker.storage.migrations import migrate
 from faults.client import Client, message
 from faults.clusters.cycle import primary_of, run_cycle
 from faults.load import CHECKS
@@ -251,6 +255,36 @@ def test_a_broker_whose_node_is_the_writer_no_more_writes_nothing_there(cluster:
         assert primary_of(cluster, database) == node
         assert commits(cluster, former) == written
         assert sorted(each.body for entries in client.log(topic).values() for each in entries) == [b"after", b"before"]
+
+
+def test_a_transaction_from_before_two_moves_of_the_writer_is_not_committed(
+    cluster: PrivateCluster, database: str
+) -> None:
+    """Its node is the writer again, and meanwhile its locks held nobody: others wrote to another node."""
+    if cluster.kind != "mariadb-cluster":
+        return
+    with closing(Database(database)) as own:
+        migrate(own)
+        session = own.session()
+        address = session.connection.dbapi_connection.halfmq_address
+        former = next(m for m in cluster.members if str(address) in cluster.url_of(m))
+        session.begin()
+        session.run("INSERT INTO producer_group (name) VALUES ('of an old transaction')")
+        for member in (former % len(cluster.members) + 1, former):
+            move_writer(cluster, member)
+        with pytest.raises(pymysql.err.OperationalError, match="brokers write to another node"):
+            session.commit()
+        own.discard(session)
+
+
+def move_writer(cluster: PrivateCluster, member: int) -> None:
+    """Makes a node the writer, as brokers do."""
+    with closing(connect(cluster.url_of(member))) as own:
+        table = "halfmq_cluster.cluster_writer"
+        wait_for_others(own)
+        role = role_in_cluster(own, table)
+        own.rollback()
+        assert take_over(own, table, role.writer, role.node)
 
 
 def commits(cluster: PrivateCluster, node: int) -> int:

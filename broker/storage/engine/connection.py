@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import weakref
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from broker.storage.engine.cluster.probe import ServerProbe
 from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.dialects.base import DEFAULT_ANSWER_TIMEOUT, Target
+from broker.storage.engine.dialects.sockets import cut
 from broker.storage.engine.session import Session
 from broker.storage.tables.naming import TableNames
 
@@ -69,6 +68,11 @@ def parse_url(text: str) -> URL:
     if "@" in (url.host or "") or (url.host and "@" in (url.database or "")):
         # Its rest would be shown as a part of the server's name.
         raise ConfigurationError("Write an @ in the user's name or password of the URL as %40.", field="database")
+    if "unix_socket" in url.query and len(addresses_of(url)) > 1:
+        raise ConfigurationError(
+            "The database URL names several servers, and a unix_socket, which leads to one of them: leave one out.",
+            field="database",
+        )
     if not url.database:
         what = DIALECTS[backend].what
         raise ConfigurationError(f"The database URL names no {what}; {examples}.", field="database")
@@ -271,6 +275,7 @@ class Database:
         return PrimaryFinder(
             [ServerProbe(address, connect, self._writer_table, only_looks=only_looks) for address in addresses],
             self._follow,
+            kind=self.dialect.kind,
             trusted=len(addresses) == 1 and self.dialect.kind is not Kind.GALERA,
         )
 
@@ -281,8 +286,7 @@ class Database:
             self._primary_changes += 1
             former = [each for each in self._open if address is None or each.halfmq_address != address]
         for connection in former:
-            with suppress(Exception):  # It is closed already.
-                connection._sock.shutdown(socket.SHUT_RDWR)
+            cut(connection)
 
     def _connect(self) -> Any:
         within = self._within()
@@ -314,9 +318,10 @@ class Database:
             self._open.add(connection)
         if not primary.trusted:
             try:
-                role = self.dialect.take_part(connection, self._writer_table)
-                if not primary.accepts(role):
-                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'the group has changed'}")
+                within = max(until - time.monotonic(), _SHORTEST)
+                role = self.dialect.take_part(connection, self._writer_table, within)
+                if not primary.accepts(address, role):
+                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'another one is'}")
             except BaseException:
                 connection.close()
                 raise

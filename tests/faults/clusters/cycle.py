@@ -85,8 +85,8 @@ def primary_of(cluster: PrivateCluster, database: str) -> int:
             own.cursor() as cursor,
         ):
             cursor.execute(
-                f"SELECT COUNT(*) FROM {name}.cluster_writer WHERE slot = 0 AND node = (SELECT variable_value FROM"
-                " information_schema.global_status WHERE variable_name = 'wsrep_gcomm_uuid')"
+                f"SELECT COUNT(*) FROM {name}.cluster_writer WHERE slot = 0 AND SUBSTRING_INDEX(node, '#', 1) = (SELECT"
+                " variable_value FROM information_schema.global_status WHERE variable_name = 'wsrep_gcomm_uuid')"
             )
             if cursor.fetchall() == ((1,),):
                 return member

@@ -57,7 +57,7 @@ def read_url(text: str) -> URL:
     if HOSTS not in url.query:
         return url
     addresses = addresses_of(url)
-    if len(set(addresses)) < len(addresses):
+    if len({(address.host.lower(), address.port) for address in addresses}) < len(addresses):
         raise ValueError("a server is named twice")
     return url.set(host=addresses[0].host, port=addresses[0].port)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.storage.engine.cluster.galera_writer import writer
+from broker.storage.engine.cluster.galera_writer import node_of, writer
 from broker.storage.engine.cluster.promise import FEW, Promise, too_few
 from broker.storage.engine.cluster.role import Kind, Role, statuses, variables
 from broker.storage.engine.unsuitable import Unsuitable
@@ -27,7 +27,7 @@ def role_in_cluster(connection: Any, table: str) -> Role:
         # Before the first migration any node is as good.
         return Role(Kind.GALERA, writable=True, node=node)
     name, uses = found_writer
-    reason = "" if name == node else "brokers write to another node" if name else "no node is the writer yet"
+    reason = "" if node_of(name) == node else "brokers write to another node" if name else "no node is the writer yet"
     return Role(Kind.GALERA, writable=not reason, reason=reason, node=node, writer=name, beats=uses)
 
 

@@ -2,7 +2,7 @@
 
 Each server is asked; nothing is concluded from a server that does not answer, except on Galera. Writes never go to two:
 a group elects one primary, on Galera brokers agree on one node, and where nothing decides (plain replication) two
-servers that both accept writes count as none.
+servers that both accept writes count as none. A server that was started outside of its cluster is none of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker.storage.engine.cluster.role import Kind, Role
@@ -93,6 +94,7 @@ class PrimaryFinder:
         probes: Sequence[Probe],
         on_change: Callable[[Address | None], None],
         *,
+        kind: Kind | None = None,
         trusted: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,6 +103,7 @@ class PrimaryFinder:
         Args:
             probes: one for each server, in the order of preference.
             on_change: called when another server is the primary, or, with None, when the primary is none any more.
+            kind: of the cluster that the caller's sessions are made for; None: of any.
             trusted: there is one address, which is used whatever it says of itself: a server that stands alone can be
                 read while it accepts no writes, and a proxy connects to the primary.
             clock: in seconds.
@@ -109,6 +112,7 @@ class PrimaryFinder:
         self.trusted = trusted
         self.latest_view = (0, 0)
         self._only = probes[0].address if trusted else None
+        self._kind = kind
         self._probes = {probe.address: probe for probe in probes}
         self._on_change = on_change
         self._clock = clock
@@ -120,6 +124,7 @@ class PrimaryFinder:
         self._writable: bool | None = None
         self._heard: tuple[str, int] | None = None
         self._heard_at = 0.0
+        self._refused = 0
 
     def find(self, within: float) -> Address:
         """The primary, by what is known, or by asking until it is found.
@@ -145,9 +150,13 @@ class PrimaryFinder:
                 time.sleep(PAUSE)
         return found
 
-    def accepts(self, role: Role) -> bool:
-        """Whether a server with this role may be used: it is no former primary, either."""
-        return role.writable and role.view >= self.latest_view
+    def accepts(self, address: Address, role: Role) -> bool:
+        """Whether a new connection to a server with this role may be used.
+
+        Not to a former primary. Connections to that were cut when another one was found, but not those that were being
+        made.
+        """
+        return role.writable and role.view >= self.latest_view and address == self._was
 
     def look(self) -> None:
         """Asks all servers. If the primary is another one, or none any more, connections to the former one are cut."""
@@ -168,7 +177,7 @@ class PrimaryFinder:
 
     def _look(self) -> None:
         self._looks += 1
-        self.answers = self._ask_all()
+        self.answers = self._of_this_cluster(self._ask_all())
         roles = {each.address: each.role for each in self.answers if each.role is not None}
         found = self._decide(roles)
         if self._only is not None:
@@ -222,6 +231,22 @@ class PrimaryFinder:
                 until = min(until, began + OTHERS_WITHIN)
         return [answers.get(address) or Answer(address, None, "no answer") for address in self._probes]
 
+    def _of_this_cluster(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """Lets no server be the primary that was started outside of its cluster, and accepts writes for that.
+
+        Where sessions are not made for a cluster, and there is one, nothing is: they lack what keeps writes in one
+        place there.
+        """
+        kinds = {answer.role.kind for answer in answers if answer.role is not None}
+        if self._kind is None or self._only is not None or kinds <= {self._kind}:
+            return answers
+        return [
+            answer
+            if answer.role is None or (answer.role.kind is self._kind and self._kind is not Kind.ALONE)
+            else answer._replace(role=_foreign(answer.role, self._kind))
+            for answer in answers
+        ]
+
     def _decide(self, roles: Mapping[Address, Role]) -> Address | None:
         writable = {address: role for address, role in roles.items() if role.writable}
         galera = {address: role for address, role in roles.items() if role.node}
@@ -240,7 +265,8 @@ class PrimaryFinder:
 
     def _move_writer(self, ready: Mapping[Address, Role]) -> Address | None:
         """Galera: makes a node the writer if there is none, or if nobody has reported for some time that he uses it."""
-        address, role = next(iter(ready.items()))
+        # One that takes no COMMIT, such as with read_only, does not keep the others from it.
+        address, role = list(ready.items())[self._refused % len(ready)]
         heard = max(((each.writer, each.beats) for each in ready.values()), key=lambda pair: pair[1])
         now = self._clock()
         if heard != self._heard:
@@ -248,25 +274,45 @@ class PrimaryFinder:
         if role.writer and now - self._heard_at < SILENCE:
             return None
         if not self._probes[address].take_over(role):
+            self._refused += 1
             return None
-        self._heard = None
+        self._heard, self._refused = None, 0
         return address
 
     def _explanation(self) -> str:
         writable = [answer for answer in self.answers if answer.role is not None and answer.role.writable]
         told = "; ".join(map(str, self.answers))
         if len(writable) > 1:
+            remedy = "set read_only on the others"
+            if any(answer.role is not None and answer.role.kind is Kind.GROUP for answer in writable):
+                remedy = "they are in different groups, end one of those (STOP GROUP_REPLICATION)"
             return (
-                f"{len(writable)} servers accept writes, and nothing tells which one is the primary: set read_only on"
-                f" the others ({told})"
+                f"{len(writable)} servers accept writes, and nothing tells which one is the primary: {remedy} ({told})"
             )
         return f"no server is the primary ({told})"
 
 
 def _is_contested(roles: Mapping[Address, Role]) -> bool:
-    """Whether several servers accept writes, and nothing decides between them."""
+    """Whether several servers accept writes, and nothing decides between them.
+
+    Primaries of a group are compared by their views, unless one of the servers began a group of its own.
+    """
     writable = [role for role in roles.values() if role.writable]
-    return len(writable) > 1 and any(role.kind is Kind.ALONE for role in writable)
+    groups = {role.view[0] for role in writable}
+    return len(writable) > 1 and (len(groups) > 1 or any(role.kind is Kind.ALONE for role in writable))
+
+
+def _foreign(role: Role, kind: Kind) -> Role:
+    """The role of a server that is none of the cluster."""
+    if kind is Kind.ALONE:
+        reason = (
+            f"some of the servers are in a cluster, which was not seen at the start: start again ({role.kind.value})"
+        )
+    elif role.kind is Kind.ALONE:
+        reason = f"it runs outside of {kind.value}, in which the others are"
+    else:
+        reason = f"it is in {role.kind.value}, and the others are in {kind.value}"
+    return replace(role, writable=False, reason=reason, node="")
 
 
 def _ask(probe: Probe) -> Role:

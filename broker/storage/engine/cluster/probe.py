@@ -68,7 +68,7 @@ class ServerProbe:
         # Without the end of a transaction a later look would see what this one saw.
         self._connection.rollback()
         if role.writable and role.writer and not self._only_looks:
-            galera_writer.report_use(self._connection, self._writer_table, role.node)
+            galera_writer.report_use(self._connection, self._writer_table, role.writer)
         return role
 
     def take_over(self, role: Role) -> bool:

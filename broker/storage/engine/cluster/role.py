@@ -30,7 +30,8 @@ class Role:
         view: Group Replication: the latest change of the group that it knows, when the group began and how many changes
             ago. The greater one is the later one: who knows of an earlier one has missed what came after it.
         node: Galera: the server's name in the cluster, until it is started again.
-        writer: Galera: the node that halfmq's brokers write to, as this server has it; empty: none yet.
+        writer: Galera: the name of the node that halfmq's brokers write to, see galera_writer, as this server has it;
+            empty: none yet.
         beats: Galera: how often brokers reported that they use the writer, as this server has it.
     """
 

@@ -220,8 +220,13 @@ class Dialect(ABC):
         del target, within
         return self, ""
 
-    def take_part(self, connection: Any, writer_table: str) -> Role:
-        """Prepares a connection to a server of a cluster; `writer_table`: the name of the table cluster_writer.
+    def take_part(self, connection: Any, writer_table: str, within: float) -> Role:
+        """Prepares a connection to a server of a cluster.
+
+        Args:
+            connection: of the driver.
+            writer_table: the name of the table cluster_writer.
+            within: seconds for each answer.
 
         Returns:
             What the server says of itself.

@@ -11,6 +11,7 @@ from broker.storage.engine.cluster.galera_writer import NodeSession, wait_for_ot
 from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects.mariadb import MariaDB
 from broker.storage.engine.dialects.servers import READ_ONLY
+from broker.storage.engine.dialects.sockets import answering_within
 from broker.storage.engine.statements import Unexpected
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ class Galera(MariaDB):
     kinds = frozenset({Kind.GALERA})
     claims_commit = True
 
-    def take_part(self, connection: Any, writer_table: str) -> Role:
+    def take_part(self, connection: Any, writer_table: str, within: float) -> Role:
         """Waits until this node has what others have committed, and asks it whether it is the writer."""
-        wait_for_others(connection)
-        role = role_in_cluster(connection, writer_table)
-        connection.rollback()
+        with answering_within(connection, within):
+            wait_for_others(connection)
+            role = role_in_cluster(connection, writer_table)
+            connection.rollback()
         if role.writable and role.writer:
-            setattr(connection, _NODE, NodeSession(role.node))
+            setattr(connection, _NODE, NodeSession(role.writer))
         return role
 
     def may_keep(self, connection: Any) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
 from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +21,7 @@ from broker.storage.engine.cluster.roles import kind_of, promise_of, role_of
 from broker.storage.engine.dialects.base import Dialect
 from broker.storage.engine.dialects.quick_connection import QuickConnection
 from broker.storage.engine.dialects.server_settings import unsafe_settings
+from broker.storage.engine.dialects.sockets import answering_within, notice_silence
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.literals import render, render_rows
 from broker.storage.engine.statements import MAX_GIVEN, Answer, Statement, Unexpected, chunks, marks
@@ -263,7 +264,7 @@ class Server(Dialect):
         statements = list(_SESSION)
         if target.hold_limit:
             statements.append(_SILENCE.format(target.hold_limit, self.idle_setting))
-            _notice_silence(connection, target.hold_limit)
+            notice_silence(connection, target.hold_limit)
         with connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -274,7 +275,7 @@ class Server(Dialect):
         """Without a timeout for answers; an unreachable server is still detected."""
         connection = self.connect(replace(target, hold_limit=0), within)
         connection._read_timeout = connection._write_timeout = None
-        _notice_silence(connection, _VANISHED_AFTER)
+        notice_silence(connection, _VANISHED_AFTER)
         return connection
 
     @classmethod
@@ -283,15 +284,8 @@ class Server(Dialect):
         """Whether a version is one of this server's."""
 
     def recognised(self, target: Target, within: float) -> tuple[Dialect, str]:
-        """Asks a server for its version, and the kind of its cluster."""
-        connection = self._connect_to_any(replace(target, hold_limit=0), within)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT VERSION()")
-                version = str(cursor.fetchone()[0])
-            kind = kind_of(connection)
-        finally:
-            connection.close()
+        """Asks the servers for their version, and the kind of their cluster."""
+        version, kind = self._seen(replace(target, hold_limit=0), within)
         # The most specific class comes last.
         recognised = [each for each in _servers() if each.has_version(version) and kind in each.kinds]
         if not recognised:
@@ -301,27 +295,39 @@ class Server(Dialect):
             )
         return recognised[-1](kind), version
 
-    def _connect_to_any(self, target: Target, within: float) -> Any:
-        """Connects to the first server that answers.
+    def _seen(self, target: Target, within: float) -> tuple[str, Kind]:
+        """The version and kind of the first server that is in a cluster, or else of the first one that answers.
 
         Raises:
-            Exception: the driver's own error of the last one, if none does.
+            Exception: the driver's own error, if none answers.
         """
         addresses = addresses_of(target.url)
         # None of several keeps the others from being asked.
         limit = within if len(addresses) == 1 else min(within, ANSWER_WITHIN)
-        for address in addresses[:-1]:
-            try:
-                return self.connect(replace(target, address=address), limit)
-            except Exception as error:
-                if self.failure_of(error) is not Failure.LOST:
-                    raise
-        return self.connect(replace(target, address=addresses[-1]), limit)
+        with ThreadPoolExecutor(len(addresses)) as threads:
+            asked = [threads.submit(self._ask, replace(target, address=address), limit) for address in addresses]
+        found = [each.result() for each in asked if each.exception() is None]
+        if not found:
+            errors = [error for each in asked if (error := each.exception()) is not None]
+            # One that says what is wrong with the URL is worth more than one of a server that is away.
+            raise next((each for each in errors if self.failure_of(each) is not Failure.LOST), errors[-1])
+        # A server that was started outside of its cluster does not tell what the others are.
+        return next((each for each in found if each[1] is not Kind.ALONE), found[0])
 
-    def take_part(self, connection: Any, writer_table: str) -> Role:
+    def _ask(self, target: Target, within: float) -> tuple[str, Kind]:
+        connection = self.connect(target, within)
+        try:
+            with answering_within(connection, within), connection.cursor() as cursor:
+                cursor.execute("SELECT VERSION()")
+                return str(cursor.fetchone()[0]), kind_of(connection)
+        finally:
+            connection.close()
+
+    def take_part(self, connection: Any, writer_table: str, within: float) -> Role:
         """Asks the server again: it was asked a moment ago."""
-        role = role_of(connection, self.kind, writer_table)
-        connection.rollback()
+        with answering_within(connection, within):
+            role = role_of(connection, self.kind, writer_table)
+            connection.rollback()
         return role
 
     def engine_of(self, connect: Callable[[], Any]) -> sa.Engine:
@@ -433,21 +439,6 @@ def _servers(base: type[Server] = Server) -> Iterable[type[Server]]:
     for each in base.__subclasses__():
         yield each
         yield from _servers(each)
-
-
-def _notice_silence(connection: Any, seconds: int) -> None:
-    """Has the kernel end a connection whose peer does not acknowledge data."""
-    own = connection._sock
-    if own.family not in {socket.AF_INET, socket.AF_INET6}:
-        return
-    for name, value in (
-        ("TCP_USER_TIMEOUT", seconds * 1000),
-        ("TCP_KEEPIDLE", seconds),
-        ("TCP_KEEPINTVL", 1),
-        ("TCP_KEEPCNT", 3),
-    ):
-        if hasattr(socket, name):  # Not all systems have all of them.
-            own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _options(url: URL, host: str) -> dict[str, Any]:

@@ -43,7 +43,15 @@ def test_a_url_is_shown_with_all_servers_and_without_its_password() -> None:
     assert shown(read_url("mysql://halfmq:secret@db1/orders")) == "mysql://halfmq:***@db1/orders"
 
 
-@pytest.mark.parametrize("hosts", ["db1,", ",db1", "db1,db2:port", "db1,db2:70000", "db1,db1:3306", "db1,,db2"])
+@pytest.mark.parametrize(
+    "hosts", ["db1,", ",db1", "db1,db2:port", "db1,db2:70000", "db1,db1:3306", "db1,DB1", "db1,,db2"]
+)
 def test_a_list_that_cannot_be_read_is_refused(hosts: str) -> None:
     with pytest.raises(ConfigurationError, match="host1:3306,host2:3306"):
         parse_url(f"mysql://halfmq:secret@{hosts}/orders")
+
+
+def test_a_socket_of_this_machine_is_none_of_several_servers() -> None:
+    """All of them would be the same one: two that accept writes."""
+    with pytest.raises(ConfigurationError, match="unix_socket, which leads to one of them"):
+        parse_url("mysql://halfmq:secret@db1,db2/orders?unix_socket=/run/mysqld.sock")

@@ -32,6 +32,7 @@ class Server:
     waiting: bool = False
     asked: int = 0
     takes: float = 0.0
+    takes_commits: bool = True
 
     def ask(self) -> Role:
         self.asked += 1
@@ -41,6 +42,8 @@ class Server:
         return self.role
 
     def take_over(self, role: Role) -> bool:
+        if not self.takes_commits:
+            return False
         self.role = replace(role, writable=True, writer=role.node, beats=role.beats + 1)
         return True
 
@@ -55,9 +58,10 @@ class World:
     servers: list[Server] = field(default_factory=lambda: [Server(Address(f"db{n}", 3306)) for n in (1, 2, 3)])
     changes: list[Address | None] = field(default_factory=list)
     now: float = 100.0
+    kind: Kind | None = None
 
     def __post_init__(self) -> None:
-        self.finder = PrimaryFinder(self.servers, self.changes.append, clock=lambda: self.now)
+        self.finder = PrimaryFinder(self.servers, self.changes.append, kind=self.kind, clock=lambda: self.now)
 
     def say(self, *roles: Role | None) -> None:
         for server, role in zip(self.servers, roles, strict=True):
@@ -138,6 +142,15 @@ def test_a_group_that_was_started_anew_begins_to_count_anew(world: World) -> Non
     assert world.primary == "db2"
 
 
+def test_two_groups_have_no_primary(world: World) -> None:
+    """Somebody had one member begin a group while the others went on; it lacks what those have acknowledged."""
+    world.say(PRIMARY, SECONDARY, None)
+    world.say(PRIMARY, SECONDARY, replace(PRIMARY, view=(1800, 1)))
+    assert world.changes[-1] is None
+    with pytest.raises(NoPrimary, match="in different groups"):
+        world.finder.find(0)
+
+
 def test_a_primary_that_could_not_be_used_is_looked_for_again(world: World) -> None:
     world.say(PRIMARY, SECONDARY, SECONDARY)
     asked = world.servers[0].asked
@@ -184,6 +197,58 @@ def test_a_trusted_address_is_used_whatever_it_says_and_its_changes_are_noticed(
     finder.close()
 
 
+@pytest.mark.parametrize("role", [PRIMARY, replace(SECONDARY, writable=True)])
+def test_a_connection_that_was_being_made_to_a_former_primary_is_not_used(world: World, role: Role) -> None:
+    """Those that were made are cut when the primary changes; this one was not known then."""
+    world.say(role, SECONDARY, SECONDARY)
+    address = world.finder.find(0)
+    assert world.finder.accepts(address, role)
+    world.say(None, replace(PRIMARY, view=PRIMARY.view), SECONDARY)
+    assert not world.finder.accepts(address, role)
+
+
+def test_a_connection_that_was_being_made_while_two_accept_writes_is_not_used(world: World) -> None:
+    world.say(WRITABLE, READ_ONLY, None)
+    world.say(WRITABLE, WRITABLE, None)
+    assert not world.finder.accepts(Address("db1", 3306), WRITABLE)
+
+
+# A server that was started outside of its cluster accepts writes
+
+
+@pytest.fixture(params=[Kind.GROUP, Kind.GALERA])
+def of_kind(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(kind=request.param)
+    yield made
+    made.finder.close()
+
+
+def test_a_server_outside_of_its_cluster_does_not_become_the_primary(of_kind: World) -> None:
+    """The others are without a primary for as long as an election takes."""
+    elects = Role(of_kind.kind or Kind.GROUP, writable=False, reason="secondary, online")
+    of_kind.say(WRITABLE, elects, None)
+    assert of_kind.primary is None
+    with pytest.raises(NoPrimary, match="db1:3306: it runs outside of "):
+        of_kind.finder.find(0)
+
+
+def test_a_server_outside_of_its_cluster_does_not_hide_the_primary(of_kind: World) -> None:
+    writes = Role(of_kind.kind or Kind.GROUP, writable=True, node="b", writer="b")
+    of_kind.say(WRITABLE, writes, None)
+    assert of_kind.primary == "db2"
+
+
+def test_nothing_is_written_where_sessions_are_not_made_for_the_cluster_that_is_there() -> None:
+    """At the start only one server answered, which had been started outside of its cluster."""
+    world = World(kind=Kind.ALONE)
+    world.say(WRITABLE, None, None)
+    assert world.primary == "db1"
+    world.say(WRITABLE, PRIMARY, SECONDARY)
+    assert world.changes[-1] is None
+    assert world.primary is None
+    world.finder.close()
+
+
 # Galera: every node accepts writes, and brokers agree on one
 
 
@@ -217,3 +282,11 @@ def test_a_writer_of_which_nobody_reports_is_replaced(world: World) -> None:
     world.now += 0.2
     world.say(None, node("b", "a", 7), node("c", "a", 7))
     assert world.primary == "db2"
+
+
+def test_a_node_that_takes_no_commit_does_not_keep_others_from_becoming_the_writer(world: World) -> None:
+    """Such as one with read_only, or one that gives its data to another one."""
+    world.servers[1].takes_commits = False
+    for _ in range(3):
+        world.say(None, node("b"), node("c"))
+    assert world.primary == "db3"
