@@ -67,7 +67,8 @@ class Delivery:
     """A message that reached a consumer.
 
     `asked` is when the consumer asked for messages, where that was noted. `acknowledging` is set once it asked to have
-    this one acknowledged, `acknowledged` is when that was confirmed.
+    this one acknowledged, `acknowledged` is when that was confirmed. With `repeated` the ack may have been repeated, and
+    its confirmation may mean that another consumer has done the work.
     """
 
     place: Place
@@ -78,6 +79,7 @@ class Delivery:
     asked: int | None = None
     acknowledging: bool = False
     acknowledged: int | None = None
+    repeated: bool = False
 
 
 class History:
@@ -346,7 +348,7 @@ def judge_deliveries(deliveries: Sequence[Delivery], found: Findings) -> list[st
     seen: set[Place] = set()
     handled: dict[Place, int] = {}
     told = {delivery.place for delivery in deliveries if delivery.acknowledging}
-    confirmed = Counter(delivery.place for delivery in deliveries if delivery.acknowledged is not None)
+    confirmed = Counter(each.place for each in deliveries if each.acknowledged is not None and not each.repeated)
     wrong += [f"acknowledged {times} times: {place}" for place, times in confirmed.items() if times > 1]
     for delivery in deliveries:
         queue, offset = delivery.place

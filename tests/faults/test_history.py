@@ -153,6 +153,13 @@ def test_what_was_on_its_way_when_its_lease_ended_may_arrive_late() -> None:
     assert story.judge() == []
 
 
+def test_who_repeats_an_ack_may_be_told_that_another_one_has_done_it() -> None:
+    story = Story()
+    acknowledge_two_deliveries(story)
+    story.history.deliveries[-1].repeated = True
+    assert story.judge() == []
+
+
 def test_delayed_messages_lie_in_the_order_of_their_times() -> None:
     story = Story()
     swap_sent_messages(story)

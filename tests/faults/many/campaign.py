@@ -103,7 +103,7 @@ class Campaign:
                 station.look()
                 self.wrong += station.wrong
             self.shares = figures.shares()
-            self._tell(took, troubles, figures, received)
+            self._tell(took, stations, troubles, figures, received)
 
     def _producers(self, endpoints: Sequence[str], scene: Scene, answerer: Answerer) -> list[PacedClient]:
         given = endpoints, self._seed, self.history, self._notes
@@ -180,9 +180,16 @@ class Campaign:
         delayed = [number for number in log if scene.is_of(number, [scene.delayed])]
         return Findings(states, log, heads, checks, int(CHECKS["max_checks"]), delayed)
 
-    def _tell(self, took: float, troubles: Troubles, figures: Figures, received: dict[str, History]) -> None:
+    def _tell(
+        self,
+        took: float,
+        stations: Sequence[Station],
+        troubles: Troubles,
+        figures: Figures,
+        received: dict[str, History],
+    ) -> None:
         deliveries = [each for own in received.values() for each in own.deliveries]
-        sends, waits = percentiles(self._notes.sends), percentiles(self._notes.deliveries)
+        waits = {kind: percentiles(own)._asdict() for kind, own in sorted(self._notes.deliveries.items())}
         told = {
             "database": self._kind,
             "seed": self._seed,
@@ -195,13 +202,14 @@ class Campaign:
             "deliveries": len(deliveries),
             "deliveries_again": len(deliveries)
             - sum(len({each.place for each in own.deliveries}) for own in received.values()),
-            "send_ms": sends._asdict(),
-            "from_visible_to_delivered_ms": waits._asdict(),
+            "send_ms": percentiles(self._notes.sends)._asdict(),
+            "from_visible_to_delivered_ms": waits,
             "longest_pauses_s": self._notes.longest_pauses(),
             "shares_percent": self.shares,
             "memory_begin_mb": figures.memory_mb(0),
             "memory_end_mb": figures.memory_mb(-1),
             "growth_of_the_first_mb_per_min": figures.growth(0, WARM),
+            "drains_cut_short": sum(station.cut_short for station in stations),
             "violations": len(self.wrong),
         }
         for each in self.wrong[:100]:

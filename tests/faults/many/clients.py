@@ -275,7 +275,8 @@ class StubConsumer(PacedClient):
 
     def _note(self, found: message_pb2.LogMessage, attempt: int, asked: int) -> Delivery:
         if attempt == 1:
-            self.notes.delivered(time.time() - found.stored_at.ToMicroseconds() / 1e6)
+            late = time.time() - found.stored_at.ToMicroseconds() / 1e6
+            self.notes.delivered(kind_of(self.what, found.message_group), late)
         entry = Entry(found.transaction_id, found.body)
         return self.history.deliver(self._scene.place_of(found), entry, attempt, found.message_group, asked)
 
@@ -310,18 +311,24 @@ class SdkConsumer(PacedClient):
                 taken: list[Delivery] = []
                 for each in received:
                     if each.attempt == 1:
-                        self.notes.delivered(time.time() - each.stored_at.timestamp())
+                        late = time.time() - each.stored_at.timestamp()
+                        self.notes.delivered(kind_of(self.what, each.message_group), late)
                     place = scene.queue_number(each.topic, each.queue), each.offset
                     entry = Entry(each.transaction_id, each.body)
                     taken.append(self.history.deliver(place, entry, each.attempt, each.message_group or "", asked))
                 for delivery in taken:
-                    delivery.acknowledging = True
+                    delivery.acknowledging = delivery.repeated = True
                 try:
                     own.ack(received)
                 except (ConsumerError, BrokerUnavailable):
                     continue  # Some are acknowledged, and nobody knows which.
                 for delivery in taken:
                     delivery.acknowledged = self.history.moment()
+
+
+def kind_of(what: str, message_group: str | None) -> str:
+    """What deliveries are told apart by."""
+    return f"{what}, {'message groups' if message_group else 'others'}"
 
 
 def _nowhere(_: object) -> None:

@@ -33,7 +33,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.sends: list[float] = []
-        self.deliveries: list[float] = []
+        self.deliveries: defaultdict[str, list[float]] = defaultdict(list)
         self._pauses: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
 
@@ -41,9 +41,9 @@ class Notes:
         with self._lock:
             self.sends.append(seconds)
 
-    def delivered(self, seconds: float) -> None:
+    def delivered(self, kind: str, seconds: float) -> None:
         with self._lock:
-            self.deliveries.append(seconds)
+            self.deliveries[kind].append(seconds)
 
     def paused(self, kind: str, seconds: float) -> None:
         with self._lock:
