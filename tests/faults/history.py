@@ -67,8 +67,8 @@ class Delivery:
     """A message that reached a consumer.
 
     `asked` is when the consumer asked for messages, where that was noted. `acknowledging` is set once it asked to have
-    this one acknowledged, `acknowledged` is when that was confirmed. With `repeated` the ack may have been repeated, and
-    its confirmation may mean that another consumer has done the work.
+    this one acknowledged, `acknowledged` is when that was confirmed. With `repeated`, the ack may have been sent again;
+    then its confirmation may mean that another consumer has done the work.
     """
 
     place: Place
