@@ -17,6 +17,8 @@ INTERVAL = 30.0
 KEEP_REFUSED = 30 * 24 * 3600 * 1_000_000
 """Microseconds that submissions which were refused stay for an operator."""
 KEEP_AUDIT = 366 * 24 * 3600 * 1_000_000
+SILENT = 600 * 1_000_000
+"""Microseconds after which a broker that does not report is listed no more."""
 SEEN_EVERY = 3600 * 1_000_000
 TASK = "retention"
 PAGE = 1000
@@ -74,6 +76,7 @@ class RetentionSweeper(Loop):
         await self._all_of("half messages of sinks", lambda: store.drop_sink_leftovers(self._keep_leftovers))
         await self._all_of("refused submissions", lambda: store.trim_refused_submissions(KEEP_REFUSED))
         await self._all_of("records of who did what", lambda: store.trim_audit(self._keep_audit))
+        await self._all_of("brokers that are gone", lambda: store.forget_silent_brokers(SILENT))
         # Present members record it every hour.
         unseen = max(self._keep_ops, 2 * SEEN_EVERY)
         await self._all_of("members of broadcasting groups", lambda: store.forget_members(unseen, PAGE))

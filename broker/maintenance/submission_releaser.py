@@ -24,8 +24,8 @@ IDLE_AFTER = 60.0
 LONGEST_INTERVAL = 2.0
 PAUSES = 9
 """A pause is at least so many times as long as the query before it, up to the longest interval."""
-BUSY_INTERVAL = 1.0
-"""The same while another broker is at it."""
+BUSY_INTERVAL = 0.5
+"""The same while another broker is at it: one that stopped is followed within 5 s of that."""
 
 
 class SubmissionReleaser(Loop):

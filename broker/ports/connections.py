@@ -83,7 +83,7 @@ class ConnectionStore(Protocol):
     """What brokers report."""
 
     async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
-        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long.
+        """Replaces what a broker reported before; None: its clients are unchanged.
 
         Returns whether that was done: without clients it is not, where the last report is of another process, or gone.
 

@@ -104,6 +104,10 @@ class RetentionStore(Protocol):
         """Deletes some submissions that were refused more than `kept` microseconds ago; returns how many."""
         ...
 
+    async def forget_silent_brokers(self, silent: int) -> int:
+        """Removes brokers that have not reported for `silent` microseconds; returns how many."""
+        ...
+
     async def forget_members(self, unseen: int, limit: int) -> int:
         """Deletes some members of broadcasting groups not seen for `unseen` microseconds; returns how many."""
         ...

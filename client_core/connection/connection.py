@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Endpoint"]
 
+_CHANCE = random.SystemRandom()
+"""Its own: the one of the module random belongs to the program, which may have seeded it."""
+
 
 @dataclass(frozen=True)
 class Connection:
@@ -35,12 +39,16 @@ class Connection:
         tls: How to encrypt; None: not at all.
         retry: When calls are retried.
         auth: Who the client is, where brokers want to know; None: it shows nothing, or the certificate of `tls`.
+        in_order: Try the endpoints in the order given, such as those of the same zone first. Otherwise each client has
+            an order of its own, by chance: so clients spread over the brokers, and those of one that fails over the
+            others.
     """
 
     endpoint: Addresses
     tls: TlsConfig | None = None
     retry: RetryConfig = field(default_factory=RetryConfig)
     auth: BearerToken | None = None
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work.
@@ -60,8 +68,12 @@ class Connection:
 
     @property
     def endpoints(self) -> Sequence[str]:
-        """The endpoints, each once, in the order in which they are tried."""
+        """The endpoints, each once, in the order given."""
         return self.endpoint
+
+    def order(self) -> Sequence[str]:
+        """The endpoints as one client tries them."""
+        return self.endpoints if self.in_order else _CHANCE.sample(self.endpoints, len(self.endpoints))
 
     @classmethod
     def of(

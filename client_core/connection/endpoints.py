@@ -21,7 +21,7 @@ def parse_endpoints(endpoint: Addresses) -> tuple[str, ...]:
         endpoint: ``host:port`` (IPv6: ``[::1]:port``) or ``unix:path``, one or many.
 
     Returns:
-        The endpoints, each once, in the order in which they are tried.
+        The endpoints, each once, in the order given.
 
     Raises:
         ConfigurationError: There is none, or one of them is invalid.

@@ -102,7 +102,7 @@ class Route:
     """The endpoint that one user of a link currently uses: the same one until it fails."""
 
     def __init__(self, link: BrokerLink) -> None:
-        """Starts at the first endpoint."""
+        """Starts at the first endpoint in the order of the link."""
         self._link = link
         self._index = 0
 
@@ -140,7 +140,7 @@ class BrokerLink:
             ConfigurationError: The endpoint is invalid, or another argument is of the wrong type.
         """
         self._connection = Connection.of(endpoint, tls=tls, retry=retry)
-        self.endpoints = self._connection.endpoints
+        self.endpoints = self._connection.order()
         self.retry = self._connection.retry
         self._brokers: dict[int, Broker] = {}
         self._closed = False

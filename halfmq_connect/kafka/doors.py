@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaException
@@ -36,7 +37,7 @@ def hurried(endpoint: Endpoint, tls: TlsConfig | None) -> Connection:
         ConfigurationError: The endpoint, or TLS, cannot work.
     """
     given = Connection.of(endpoint, tls=tls)
-    return Connection(given.endpoints, given.tls, RetryConfig(attempt_timeout=20.0, deadline=20.0))
+    return replace(given, retry=RetryConfig(attempt_timeout=20.0, deadline=20.0))
 
 
 def patiently(work: Callable[[], ResultT], kafka: Outage, halfmq: Outage, stopping: threading.Event) -> ResultT | None:

@@ -12,7 +12,7 @@ import pytest
 from acceptance.client import PATIENCE, Client, unique
 from acceptance.sdk_forms import LONG_LEASE, Form, Shop, both_forms, consumer, transaction_producer
 from halfmq.v1 import consumer_pb2, transaction_pb2
-from producer_sdk import LocalTransactionState, Message
+from producer_sdk import Connection, LocalTransactionState, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ async def test_clients_leave_a_broker_that_stands_still(
     url = brokers.database(server_kind)
     often = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 1000}
     first, second = [await asyncio.to_thread(new_broker, url, broker_id=name, **often) for name in ("first", "second")]
-    endpoints = [first.endpoint, second.endpoint]
+    endpoints = Connection([first.endpoint, second.endpoint], in_order=True)
     shop = Shop(UNKNOWN)
     async with Client(second.endpoint) as operator, transaction_producer(form, endpoints, unique("g"), shop) as sender:
         topic, group = await operator.make_topic(), await operator.make_group()

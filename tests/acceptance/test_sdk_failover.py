@@ -12,7 +12,7 @@ import pytest
 from acceptance.client import PATIENCE, Client, unique
 from acceptance.sdk_forms import LONG_LEASE, Form, Shop, both_forms, consumer, fill, lag, take, transaction_producer
 from consumer_sdk import AsyncQueueReader, StaleReceipt
-from producer_sdk import LocalTransactionState, Message, TransactionState
+from producer_sdk import Connection, LocalTransactionState, Message, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ class Pair:
 
     def __init__(self, start: Callable[[str], BrokerProcess]) -> None:
         self.first, self.second = start("first"), start("second")
-        self.endpoints = [self.first.endpoint, self.second.endpoint]
+        self.endpoints = Connection([self.first.endpoint, self.second.endpoint], in_order=True)
 
     async def kill_first(self) -> None:
         await asyncio.to_thread(self.first.kill)

@@ -10,10 +10,10 @@ import pytest
 
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
+from broker.maintenance.retention import SILENT
 from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.log import SendWork
-from broker.storage.catalog.brokers import SILENT
 from conformance.world import HOUR, LEASE, ack, new_id, ok, receipts, text
 
 if TYPE_CHECKING:
@@ -61,8 +61,12 @@ async def test_one_that_leaves_and_one_that_is_silent_for_long_are_removed(world
     await store.report_broker(replace(ONE, broker_id="two"), [])
     await store.forget_broker(replace(ONE, broker_id="two"))
     assert [each.broker_id for each in await store.brokers()] == ["one"]
-    world.clock.pass_time(SILENT + 1)
+    world.clock.pass_time(SILENT)
+    assert await store.forget_silent_brokers(SILENT) == 0
+    world.clock.pass_time(1)
     await store.report_broker(replace(ONE, broker_id="three"), [])
+    assert [each.broker_id for each in await store.brokers()] == ["one", "three"]
+    assert await store.forget_silent_brokers(SILENT) == 1
     assert [each.broker_id for each in await store.brokers()] == ["three"]
 
 
@@ -72,7 +76,7 @@ async def test_without_clients_a_report_needs_one_of_the_same_process_before_it(
     world.clock.pass_time(5)
     assert await store.report_broker(ONE, None)
     world.clock.pass_time(SILENT + 1)
-    await store.report_broker(replace(ONE, broker_id="two"), [])
+    await store.forget_silent_brokers(SILENT)
     assert not await store.report_broker(ONE, None)
     await store.report_broker(ONE, CLIENTS)
     await store.report_broker(replace(ONE, pid=13), [])

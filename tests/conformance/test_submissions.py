@@ -19,7 +19,7 @@ from broker.ports.transactions import Half, PrepareWork
 from broker.services.producing import submissions as producing
 from broker.services.producing.submissions import SubmissionService
 from broker.services.wakeups import Wakeups
-from broker.storage.log import submissions
+from broker.storage.log import submissions, turns
 from conformance.submitting import committed, poison, refused, service_on, submit, texts
 from conformance.world import HOUR, START, InThread, World, everywhere, log_of, new_id, ok, sending, text
 
@@ -54,6 +54,21 @@ async def test_what_is_committed_becomes_messages_in_order(
     assert world.count("submission") == 0
     assert world.count("op_record") == 3
     assert await service.release() == 0
+
+
+@SERVERS
+async def test_a_broker_that_stops_in_the_first_turn_of_all_is_not_waited_for(
+    world: World, store: Store, service: SubmissionService, topic: Topic
+) -> None:
+    """One that waited would let the submission rest, longer than the locks of the stopped one last."""
+    await store.start()
+    stopped = world.session()
+    stopped.begin()
+    assert turns.take_turn(stopped, submissions.TURN)
+    committed(world, "first")
+    assert await service.release() is None
+    stopped.rollback()
+    assert await service.release() == 1
 
 
 async def test_it_tells_whether_it_left_some(

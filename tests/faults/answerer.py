@@ -16,7 +16,10 @@ from halfmq.v1 import transaction_pb2
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from faults.history import Place
+    from halfmq.v1 import message_pb2
 
 LONGEST = 24 * 3600.0
 PAUSE = 0.05
@@ -39,8 +42,15 @@ class _Local:
 class Answerer:
     """Holds a check stream to every broker, and opens it again when the broker is back."""
 
-    def __init__(self, endpoints: Sequence[str], group: str, history: History) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        group: str,
+        history: History,
+        place_of: Callable[[message_pb2.LogPosition], Place] = lambda position: (position.queue, position.offset),
+    ) -> None:
         self.group = group
+        self._place_of = place_of
         self.errors: list[BaseException] = []
         self._history = history
         self._locals: dict[str, _Local] = {}
@@ -127,7 +137,7 @@ class Answerer:
             return  # An UNKNOWN that could not be noted.
         operation = waiting[result.transaction_id].pop(0)
         if not result.HasField("error"):
-            places = [(place.queue, place.offset) for place in result.released]
+            places = [self._place_of(position) for position in result.released]
             self._history.end(operation, Outcome.OK, *places)
         else:
             outcome = Outcome.UNKNOWN if result.error.code in _NO_ANSWER else Outcome.FAILED

@@ -216,9 +216,10 @@ class Client:
     # --- consuming ---
 
     def pull(
-        self, group: str, topic: str, most: int = 1000, *, wait: float = 0, lease: float = 60
+        self, group: str, topic: str | Sequence[str], most: int = 1000, *, wait: float = 0, lease: float = 60
     ) -> list[consumer_pb2.Delivery]:
-        request = consumer_pb2.PullRequest(consumer_group=group, topics=[topic], max_messages=most)
+        topics = [topic] if isinstance(topic, str) else topic
+        request = consumer_pb2.PullRequest(consumer_group=group, topics=topics, max_messages=most)
         request.wait.FromMicroseconds(int(wait * 1e6))
         request.lease_duration.FromMicroseconds(int(lease * 1e6))
         pieces = list(self._consumer.Pull(request, timeout=self._patience + wait))
@@ -272,11 +273,20 @@ class Client:
 
     def log(self, topic: str) -> dict[int, list[message_pb2.LogMessage]]:
         """Everything that lies in a topic, by queue."""
-        found: dict[int, list[message_pb2.LogMessage]] = {}
-        for each in self.offsets(topic):
-            request = consumer_pb2.ReadQueueRequest(topic=topic, queue=each.queue, max_messages=100_000)
+        return {each.queue: self.read_queue(topic, each.queue, each.max_offset) for each in self.offsets(topic)}
+
+    def read_queue(self, topic: str, queue: int, end: int) -> list[message_pb2.LogMessage]:
+        """What lies in a queue below an offset."""
+        found: list[message_pb2.LogMessage] = []
+        following = 0
+        while following < end:
+            request = consumer_pb2.ReadQueueRequest(topic=topic, queue=queue, offset=following, max_messages=100_000)
             pieces = list(self._consumer.ReadQueue(request, timeout=self._patience))
-            found[each.queue] = [message for piece in pieces for message in piece.messages]
+            read = [message for piece in pieces for message in piece.messages]
+            if not read:
+                break
+            found += read
+            following = read[-1].offset + 1
         return found
 
 

@@ -8,8 +8,8 @@ Every call is recorded with its outcome: ok, failed (the broker refused it for g
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -66,7 +66,9 @@ class Entry:
 class Delivery:
     """A message that reached a consumer.
 
-    `acknowledging` is set once the consumer asked to have it acknowledged, `acknowledged` is when that was confirmed.
+    `asked` is when the consumer asked for messages, where that was noted. `acknowledging` is set once it asked to have
+    this one acknowledged, `acknowledged` is when that was confirmed. With `repeated`, the ack may have been sent again;
+    then its confirmation may mean that another consumer has done the work.
     """
 
     place: Place
@@ -74,8 +76,10 @@ class Delivery:
     attempt: int
     arrived: int
     message_group: str = ""
+    asked: int | None = None
     acknowledging: bool = False
     acknowledged: int | None = None
+    repeated: bool = False
 
 
 class History:
@@ -115,10 +119,12 @@ class History:
         with self._changed:
             self.checks.append(Check(transaction_id, number))
 
-    def deliver(self, place: Place, entry: Entry, attempt: int, message_group: str = "") -> Delivery:
-        """Notes a message that arrived at a consumer."""
+    def deliver(
+        self, place: Place, entry: Entry, attempt: int, message_group: str = "", asked: int | None = None
+    ) -> Delivery:
+        """Notes a message that arrived at a consumer, which asked for it at a moment."""
         with self._changed:
-            self.deliveries.append(Delivery(place, entry, attempt, self.moment(), message_group))
+            self.deliveries.append(Delivery(place, entry, attempt, self.moment(), message_group, asked))
             return self.deliveries[-1]
 
     @property
@@ -167,6 +173,7 @@ class Findings:
         heads: the offset that each queue would give out next.
         checks: the checks of each transaction that the broker knows.
         max_checks: how many the brokers may send.
+        delayed: the queues whose messages lie in the order of their delivery times.
     """
 
     states: Mapping[str, int | None]
@@ -174,17 +181,22 @@ class Findings:
     heads: Mapping[int, int] = field(default_factory=dict)
     checks: Mapping[str, Spent] = field(default_factory=dict)
     max_checks: int = 0
+    delayed: Collection[int] = ()
 
 
 def judge(history: History, found: Findings) -> list[str]:
     """Every contradiction, in words; an empty list when there is none."""
+    return [*judge_calls(history, found), *judge_deliveries(history.deliveries, found)]
+
+
+def judge_calls(history: History, found: Findings) -> list[str]:
+    """Every contradiction of what producers were told."""
     return [
         *_judge_log(history, found),
         *_judge_states(history, found),
         *_judge_places(history, found),
         *_judge_checks(history, found),
         *_judge_order(history, found),
-        *_judge_deliveries(history, found),
     ]
 
 
@@ -313,6 +325,8 @@ def _judge_order(history: History, found: Findings) -> list[str]:
     wrong = []
     releases = _releases(history)
     for queue, entries in found.log.items():
+        if queue in found.delayed:
+            continue
         latest_begun = -1
         for offset, entry in entries:
             release = releases.get(entry.transaction_id)
@@ -324,7 +338,8 @@ def _judge_order(history: History, found: Findings) -> list[str]:
     return wrong
 
 
-def _judge_deliveries(history: History, found: Findings) -> list[str]:
+def judge_deliveries(deliveries: Sequence[Delivery], found: Findings) -> list[str]:
+    """Every contradiction of what a consumer group got with the log: each message, in order, under one live lease."""
     wrong = []
     log = {(queue, offset): entry for queue, entries in found.log.items() for offset, entry in entries}
     # The messages of a message group come in order. Those of none need not: what was handed out, and told to nobody
@@ -332,8 +347,10 @@ def _judge_deliveries(history: History, found: Findings) -> list[str]:
     furthest: dict[str, Place] = {}
     seen: set[Place] = set()
     handled: dict[Place, int] = {}
-    told = {delivery.place for delivery in history.deliveries if delivery.acknowledging}
-    for delivery in history.deliveries:
+    told = {delivery.place for delivery in deliveries if delivery.acknowledging}
+    confirmed = Counter(each.place for each in deliveries if each.acknowledged is not None and not each.repeated)
+    wrong += [f"acknowledged {times} times: {place}" for place, times in confirmed.items() if times > 1]
+    for delivery in deliveries:
         queue, offset = delivery.place
         if log.get(delivery.place) != delivery.entry:
             wrong.append(f"delivered, but not in the log: {queue}/{offset} {delivery.entry}")
@@ -345,7 +362,9 @@ def _judge_deliveries(history: History, found: Findings) -> list[str]:
                 wrong.append(f"out of order in {among}: {queue}/{offset} came first after {before[0]}/{before[1]}")
             furthest[among] = max(before, delivery.place)
         seen.add(delivery.place)
-        if handled.get(delivery.place, delivery.arrived) < delivery.arrived:
+        # One that was on its way when its lease ended may arrive late; nobody is handed one out that is handled.
+        asked = delivery.arrived if delivery.asked is None else delivery.asked
+        if handled.get(delivery.place, asked) < asked:
             wrong.append(f"delivered again after its ack was confirmed: {queue}/{offset}")
         if delivery.acknowledged is not None:
             handled.setdefault(delivery.place, delivery.acknowledged)

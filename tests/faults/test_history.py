@@ -145,6 +145,28 @@ def test_commits_at_the_same_time_may_lie_in_any_order() -> None:
     assert story.judge() == []
 
 
+def test_what_was_on_its_way_when_its_lease_ended_may_arrive_late() -> None:
+    story = Story()
+    asked = story.history.deliveries[0].arrived
+    for delivery in list(story.history.deliveries):
+        story.history.deliver(delivery.place, delivery.entry, 1, delivery.message_group, asked)
+    assert story.judge() == []
+
+
+def test_who_repeats_an_ack_may_be_told_that_another_one_has_done_it() -> None:
+    story = Story()
+    acknowledge_two_deliveries(story)
+    story.history.deliveries[-1].repeated = True
+    assert story.judge() == []
+
+
+def test_delayed_messages_lie_in_the_order_of_their_times() -> None:
+    story = Story()
+    swap_sent_messages(story)
+    found = Findings({}, story.log, delayed=[0])
+    assert not [wrong for wrong in judge(story.history, found) if "reordered" in wrong]
+
+
 def lose_an_acknowledged_commit(story: Story) -> None:
     story.states["i"] = PREPARED
     story.log[1].clear()
@@ -215,6 +237,14 @@ def deliver_in_the_wrong_order(story: Story) -> None:
 
 def deliver_from_another_queue(story: Story) -> None:
     story.history.deliveries[-1].message_group = "group 0"
+
+
+def acknowledge_two_deliveries(story: Story) -> None:
+    """Two consumers hold a message at a time, and both are told that it is settled."""
+    (first,) = [each for each in story.history.deliveries if each.place == (1, 0)]
+    second = story.history.deliver(first.place, first.entry, 2, first.message_group, first.arrived)
+    second.acknowledging = True
+    second.acknowledged = story.history.moment()
 
 
 def deliver_again_after_the_ack(story: Story) -> None:
@@ -339,6 +369,7 @@ def swap_sent_messages(story: Story) -> None:
         (deliver_in_the_wrong_order, "out of order in group 0: 0/0 came first after 0/1"),
         (deliver_from_another_queue, "out of order in group 0: 1/0 came first after 0/"),
         (deliver_again_after_the_ack, "delivered again after its ack was confirmed: 1/0"),
+        (acknowledge_two_deliveries, "acknowledged 2 times: (1, 0)"),
         (never_deliver, "never delivered and handled: (0, 0)"),
         (never_acknowledge, "never delivered and handled: (0, 0)"),
     ],

@@ -21,13 +21,13 @@ QUEUES = 256
 
 
 class Connections(Access):
-    """Implements ConnectionStore."""
+    """Implements ConnectionStore, and of RetentionStore what is about brokers."""
 
     _reported: tuple[tuple[Any, ...], restorations.Remembered] | None = None
     """The process of the last report that is known to be committed, and what is remembered of it."""
 
     async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
-        """Replaces what a broker reported before; None: its clients are unchanged. Drops brokers silent for long.
+        """Replaces what a broker reported before; None: its clients are unchanged.
 
         Raises:
             DatabaseReplaced: the database is in an earlier state than at the last report.
@@ -60,6 +60,11 @@ class Connections(Access):
     async def forget_broker(self, status: BrokerStatus) -> None:
         """Removes a broker that ends."""
         await self._clean(lambda session: brokers.forget(session, status))
+
+    async def forget_silent_brokers(self, silent: int) -> int:
+        """Removes brokers that have not reported for `silent` microseconds; returns how many."""
+        before = self.clock.now() - silent
+        return await self._clean(lambda session: brokers.remove_silent(session, before))
 
     async def brokers(self) -> list[BrokerStatus]:
         """The brokers that reported lately, by their names."""

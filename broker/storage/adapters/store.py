@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.domain.check_policy import CheckPolicy
+from broker.errors import StorageUnavailable
 from broker.storage.adapters.access import StoreConfig
 from broker.storage.adapters.checks import Checks
 from broker.storage.adapters.connections import Connections
@@ -22,9 +24,13 @@ from broker.storage.adapters.transactions import Transactions
 from broker.storage.adapters.upkeep import Upkeep
 from broker.storage.engine.clock import DatabaseClock
 from broker.storage.engine.group_commit import LaneConfig
+from broker.storage.log import schedule, submissions, turns
 
 if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
+
+
+_TURNS = (schedule.TURN, submissions.TURN)
 
 
 class Store(
@@ -64,8 +70,13 @@ class Store(
         )
 
     async def start(self) -> None:
-        """Reads the database's time."""
+        """Reads the database's time, and makes the rows that turns are locks of."""
         await self.synchronise_clock()
+        tasks = await self._read(lambda session: turns.missing(session, _TURNS))
+        if tasks:
+            # Without them, a turn that another broker takes for the first time is waited for.
+            with suppress(StorageUnavailable):
+                await self._write(lambda session: turns.make_rows(session, tasks))
 
     async def close(self) -> None:
         """Waits for submitted work, then closes all connections."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from broker.storage.engine.session import Session
 
-SILENT = 600_000_000
-"""Microseconds after which a broker that does not report is removed."""
 _COLUMNS = "broker_id, host, pid, endpoint, version, started_at, seen_at, producers, consumers"
 _LENGTHS = 255
 _LARGEST = 16 << 20
@@ -22,14 +20,13 @@ _LARGEST = 16 << 20
 
 
 def report(session: Session, status: BrokerStatus, clients: Sequence[ConnectedClient] | None, now: int) -> bool:
-    """Replaces what a broker reported before; None: its clients are unchanged. Removes brokers silent for long.
+    """Replaces what a broker reported before; None: its clients are unchanged. Looks at no other broker's row.
 
     Returns:
         Whether that was done. It was not if clients are needed: there is no report of this process, because it was
         silent for long, or another process has its name.
     """
     values = _values(status, now)
-    _remove_silent(session, now - SILENT)
     assignments = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", ")[1:])
     if clients is None:
         own, of_process = _own(status)
@@ -43,10 +40,16 @@ def report(session: Session, status: BrokerStatus, clients: Sequence[ConnectedCl
     return True
 
 
-def _remove_silent(session: Session, before: int) -> None:
-    """First they are looked for, without locks: a deletion that looks at all rows would wait for all brokers'."""
-    for (broker_id,) in session.fetch("SELECT broker_id FROM broker WHERE seen_at < ?", (before,)):
+def remove_silent(session: Session, before: int) -> int:
+    """Removes brokers that have not reported since then; returns how many.
+
+    First they are looked for, without locks: a deletion that looks at all rows would wait for all brokers'.
+    """
+    found = session.fetch("SELECT broker_id FROM broker WHERE seen_at < ?", (before,))
+    return sum(
         session.run("DELETE FROM broker WHERE broker_id = ? AND seen_at < ?", (broker_id, before))
+        for (broker_id,) in found
+    )
 
 
 def _own(status: BrokerStatus) -> tuple[str, tuple[Any, ...]]:

@@ -40,11 +40,11 @@ LOGIN_TIMEOUT = 10.0
 _SHORTEST = 1.0
 _USED_AT = "used_at"
 _GENERATION = "generation"
-HOLD_LIMIT = 5
+HOLD_LIMIT = 4
 """Seconds that a session may keep an idle database transaction open, before the server ends it.
 
-A stopped or disconnected broker blocks others for that long. A healthy one that needs longer between two statements
-retries its work.
+A stopped or disconnected broker blocks others for that long: with the loops that then try again, its work is done by
+another broker within 5 s. A healthy one that needs longer between two statements retries its work.
 """
 
 

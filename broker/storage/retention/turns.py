@@ -16,13 +16,26 @@ def is_free(session: Session, task: str, broker_id: str, now: int) -> bool:
 
 def take(session: Session, task: str, broker_id: str, now: int, hold: int) -> bool:
     """Takes or keeps the turn for `hold` microseconds, if no other broker was faster; returns whether."""
-    session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
+    _update(session, task, broker_id, now, hold)
     # The row count is not usable: MySQL does not count a row with an unchanged value.
+    holder = _holder(session, task)
+    if holder is None:
+        session.insert("maintenance_turn", "task, broker_id, until", [(task, "", 0)], keep_existing="task")
+        _update(session, task, broker_id, now, hold)
+        holder = _holder(session, task)
+    return holder == broker_id
+
+
+def _update(session: Session, task: str, broker_id: str, now: int, hold: int) -> None:
     session.run(
         "UPDATE maintenance_turn SET broker_id = ?, until = ? WHERE task = ? AND (broker_id = ? OR until <= ?)",
         (broker_id, now + hold, task, broker_id, now),
     )
-    return bool(session.fetch("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))[0][0] == broker_id)
+
+
+def _holder(session: Session, task: str) -> str | None:
+    row = session.fetch_one("SELECT broker_id FROM maintenance_turn WHERE task = ?", (task,))
+    return None if row is None else str(row[0])
 
 
 def leave(session: Session, broker_id: str) -> None:

@@ -32,7 +32,20 @@ CLIENTS: dict[str, Callable[..., Any]] = {
 def test_endpoints_are_taken_apart_once() -> None:
     connection = Connection("a:1, b:2,a:1")
     assert connection.endpoints == ("a:1", "b:2")
-    assert BrokerLink(connection).endpoints == ("a:1", "b:2")
+    assert sorted(BrokerLink(connection).endpoints) == ["a:1", "b:2"]
+
+
+def test_clients_begin_at_any_of_the_endpoints_and_each_fails_over_to_any_other() -> None:
+    listed = [f"broker-{number}:1" for number in range(8)]
+    orders = [tuple(BrokerLink(listed).endpoints) for _ in range(1000)]
+    assert {order[0] for order in orders} == set(listed)
+    assert {order[1] for order in orders if order[0] == listed[0]} == set(listed[1:])
+    assert all(sorted(order) == listed for order in orders)
+
+
+def test_endpoints_are_tried_in_their_order_where_that_is_wanted() -> None:
+    listed = tuple(f"broker-{number}:1" for number in range(8))
+    assert all(tuple(BrokerLink(Connection(listed, in_order=True)).endpoints) == listed for _ in range(10))
 
 
 def test_an_endpoint_becomes_a_connection_with_what_stands_beside_it() -> None:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from client_core.connection import duplex
+from client_core.connection import Connection, duplex
 from consumer_sdk import AsyncConsumer
 from halfmq.v1 import consumer_pb2, message_pb2
 from producer_sdk import AsyncTransactionListener, AsyncTransactionProducer, HalfMessages, LocalTransactionState
@@ -36,7 +36,7 @@ async def test_a_consumer_leaves_a_broker_without_heartbeats(caplog: pytest.LogC
     caplog.set_level(logging.INFO)
     async with StubConsumeBroker() as hanging, StubConsumeBroker() as other:
         hanging.heartbeat = True
-        async with AsyncConsumer([hanging.endpoint, other.endpoint], "g", "orders"):
+        async with AsyncConsumer(Connection([hanging.endpoint, other.endpoint], in_order=True), "g", "orders"):
             asked = (await hanging.session()).subscribe
             assert asked is not None
             assert asked.heartbeat.ToTimedelta().total_seconds() == 5
@@ -47,7 +47,9 @@ async def test_a_consumer_leaves_a_broker_without_heartbeats(caplog: pytest.LogC
 async def test_a_producer_leaves_a_broker_without_heartbeats() -> None:
     async with StubBroker() as hanging, StubBroker() as other:
         hanging.heartbeat = True
-        async with AsyncTransactionProducer([hanging.endpoint, other.endpoint], "g", NeverAsked()):
+        async with AsyncTransactionProducer(
+            Connection([hanging.endpoint, other.endpoint], in_order=True), "g", NeverAsked()
+        ):
             asked = (await hanging.session()).register
             assert asked is not None
             assert asked.heartbeat.ToTimedelta().total_seconds() == 5
@@ -58,7 +60,7 @@ async def test_a_consumer_leaves_a_broker_that_never_says_a_word(monkeypatch: py
     monkeypatch.setattr(duplex, "_FIRST_ANSWER", 4 * QUICK)
     async with StubConsumeBroker() as hanging, StubConsumeBroker() as other:
         hanging.hangs = True
-        async with AsyncConsumer([hanging.endpoint, other.endpoint], "g", "orders"):
+        async with AsyncConsumer(Connection([hanging.endpoint, other.endpoint], in_order=True), "g", "orders"):
             await other.session()
 
 

@@ -13,6 +13,7 @@ from consumer_sdk import (
     BrokerUnavailable,
     ClientClosed,
     ConfigurationError,
+    Connection,
     Consumer,
     ConsumerError,
     QueueReader,
@@ -164,7 +165,8 @@ async def test_a_stream_that_ended_is_opened_again(
 async def test_the_stream_goes_to_another_endpoint(
     stub: StubConsumeBroker, second_stub: StubConsumeBroker, quick: RetryConfig
 ) -> None:
-    async with AsyncConsumer(f"{stub.endpoint},{second_stub.endpoint}", "g", "orders", retry=quick) as consumer:
+    both = Connection([stub.endpoint, second_stub.endpoint], retry=quick, in_order=True)
+    async with AsyncConsumer(both, "g", "orders") as consumer:
         await stub.session()
         await stub.server.stop(0)
         (await second_stub.session()).deliver([7])

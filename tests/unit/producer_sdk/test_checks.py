@@ -11,6 +11,7 @@ from halfmq.v1 import transaction_pb2 as pb
 from producer_sdk import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
+    Connection,
     HalfMessages,
     ListenerRequired,
     LocalTransactionState,
@@ -172,8 +173,8 @@ async def test_the_stream_is_opened_again(stub: StubBroker, quick: RetryConfig, 
 async def test_the_stream_goes_to_another_endpoint(
     stub: StubBroker, second_stub: StubBroker, quick: RetryConfig
 ) -> None:
-    endpoints = [stub.endpoint, second_stub.endpoint]
-    async with AsyncTransactionProducer(endpoints, "g", Listener(), retry=quick):
+    both = Connection([stub.endpoint, second_stub.endpoint], retry=quick, in_order=True)
+    async with AsyncTransactionProducer(both, "g", Listener()):
         (await stub.session()).end()
         await second_stub.session()
         await second_stub.stop()

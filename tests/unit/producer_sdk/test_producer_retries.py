@@ -16,6 +16,7 @@ from producer_sdk import (
     BrokerFailed,
     BrokerUnavailable,
     ClientClosed,
+    Connection,
     LogPosition,
     Message,
     PrepareUnconfirmed,
@@ -156,7 +157,8 @@ async def test_what_is_unconfirmed_says_so(stub: StubBroker) -> None:
 async def test_calls_fail_over_to_the_next_endpoint_and_stay_there(
     stub: StubBroker, second_stub: StubBroker, quick: RetryConfig
 ) -> None:
-    async with AsyncProducer([stub.endpoint, second_stub.endpoint], retry=quick) as producer:
+    both = Connection([stub.endpoint, second_stub.endpoint], retry=quick, in_order=True)
+    async with AsyncProducer(both) as producer:
         await producer.send("orders", b"1")
         await stub.stop()
         await producer.send("orders", b"2")
@@ -168,7 +170,8 @@ async def test_calls_fail_over_to_the_next_endpoint_and_stay_there(
 async def test_a_broker_that_hangs_is_left_for_another(stub: StubBroker, second_stub: StubBroker) -> None:
     stub.gate.clear()
     retry = RetryConfig(attempt_timeout=0.1, initial_backoff=0.001)
-    async with AsyncProducer(f"{stub.endpoint},{second_stub.endpoint}", retry=retry) as producer:
+    both = Connection(f"{stub.endpoint},{second_stub.endpoint}", retry=retry, in_order=True)
+    async with AsyncProducer(both) as producer:
         position = await producer.send("orders", b"x")
     assert stub.sends[0].messages[0].message_id == position.message_id
     assert second_stub.sends[0].messages[0].message_id == position.message_id

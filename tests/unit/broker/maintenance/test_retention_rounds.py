@@ -66,12 +66,15 @@ class FakeStore:
     async def trim_audit(self, kept: int) -> int:
         return self._do("audit")
 
+    async def forget_silent_brokers(self, silent: int) -> int:
+        return self._do("brokers")
+
     async def forget_members(self, unseen: int, limit: int) -> int:
         return self._do("members")
 
 
 EVERYTHING = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c", 1, 2, 3]
-EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "refused", "audit", "members"]
+EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "refused", "audit", "brokers", "members"]
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
