@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.maintenance.loop import Loop
+from broker.ports.connections import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,8 +18,6 @@ INTERVAL = 30.0
 KEEP_REFUSED = 30 * 24 * 3600 * 1_000_000
 """Microseconds that submissions which were refused stay for an operator."""
 KEEP_AUDIT = 366 * 24 * 3600 * 1_000_000
-SILENT = 600 * 1_000_000
-"""Microseconds after which a broker that does not report is listed no more."""
 SEEN_EVERY = 3600 * 1_000_000
 TASK = "retention"
 PAGE = 1000

@@ -14,6 +14,8 @@ ALIVE = 15_000_000
 """Microseconds since the last report of a broker that counts as alive: three of its intervals."""
 MOST_NAMES = 50
 """Groups and topics of a client that are reported, each."""
+SILENT = 600 * 1_000_000
+"""Microseconds after which a broker that does not report is listed no more."""
 
 
 class ClientKind(IntEnum):

@@ -12,12 +12,11 @@ from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.errors import ConfigurationError, DatabaseReplaced, Refused, StaleReceipt
 from broker.ports.audit import AuditSearch
-from broker.ports.connections import BrokerStatus
+from broker.ports.connections import SILENT, BrokerStatus
 from broker.ports.delivery import ExtendWork, HoldWork, JoinWork, NackWork
 from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
-from broker.storage.catalog.brokers import SILENT
 from broker.storage.delivery import leases
 from broker.storage.delivery.after_restore import SPARE
 from conformance.restoring import Moment, count_from_one, told

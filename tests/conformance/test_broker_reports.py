@@ -10,8 +10,7 @@ import pytest
 
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.maintenance.retention import SILENT
-from broker.ports.connections import BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.connections import SILENT, BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.log import SendWork
 from conformance.world import HOUR, LEASE, ack, new_id, ok, receipts, text

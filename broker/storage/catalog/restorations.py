@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import ConfigurationError
-from broker.storage.catalog.brokers import SILENT
+from broker.ports.connections import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
