@@ -321,7 +321,7 @@ class Database:
                 within = max(until - time.monotonic(), _SHORTEST)
                 role = self.dialect.take_part(connection, self._writer_table, within)
                 if not primary.accepts(address, role):
-                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'another one is'}")
+                    raise NoPrimary(f"{address} is not the primary any more: {role.reason or 'it has just changed'}")
             except BaseException:
                 connection.close()
                 raise

@@ -305,9 +305,7 @@ def _is_contested(roles: Mapping[Address, Role]) -> bool:
 def _foreign(role: Role, kind: Kind) -> Role:
     """The role of a server that is none of the cluster."""
     if kind is Kind.ALONE:
-        reason = (
-            f"some of the servers are in a cluster, which was not seen at the start: start again ({role.kind.value})"
-        )
+        reason = "some of the servers are in a cluster, which was not seen at the start: start again"
     elif role.kind is Kind.ALONE:
         reason = f"it runs outside of {kind.value}, in which the others are"
     else:

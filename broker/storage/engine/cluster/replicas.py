@@ -35,8 +35,30 @@ def role_by_settings(connection: Any) -> Role:
     return Role(Kind.ALONE, writable=True)
 
 
+def _ignores_read_only(connection: Any) -> bool:
+    """MariaDB: whether the user writes also while read_only is on; MySQL's super_read_only binds everybody."""
+    if variables(connection, "super_read_only"):
+        return False
+    grantee = "CONCAT('\\'', REPLACE(CURRENT_USER(), '@', '\\'@\\''), '\\'')"
+    privileges = "SELECT 1 FROM information_schema.user_privileges WHERE privilege_type = 'READ_ONLY ADMIN'"
+    return bool(rows(connection, f"{privileges} AND grantee = {grantee}"))
+
+
 def promise_of_replicas(connection: Any, servers: int) -> Promise:
     """What replicas keep, and the settings that would break it; `servers`: how many the URL names."""
+    promise = _promise_of_replicas(connection, servers)
+    if servers > 1 and _ignores_read_only(connection):
+        promise.warnings.append(
+            Unsuitable(
+                "the database user has the privilege READ_ONLY ADMIN: until a broker has noticed a failover it goes on"
+                " writing to the old source",
+                "REVOKE READ ONLY ADMIN ON *.* FROM ...",
+            )
+        )
+    return promise
+
+
+def _promise_of_replicas(connection: Any, servers: int) -> Promise:
     names = [name for pair in _SEMISYNC.values() for name in pair]
     found = variables(connection, *names)
     given = {key: next((found[name] for name in pair if name in found), "") for key, pair in _SEMISYNC.items()}
