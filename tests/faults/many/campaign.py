@@ -208,6 +208,7 @@ class Campaign:
             "shares_percent": self.shares,
             "memory_begin_mb": figures.memory_mb(0),
             "memory_end_mb": figures.memory_mb(-1),
+            "memory_of_the_first_by_minute_mb": figures.by_minute(0),
             "growth_of_the_first_mb_per_min": figures.growth(0, WARM),
             "drains_cut_short": sum(station.cut_short for station in stations),
             "violations": len(self.wrong),
