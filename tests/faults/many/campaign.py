@@ -37,7 +37,7 @@ STUB_PRODUCERS, SDK_PRODUCERS = 24, 8
 STUB_CONSUMERS, SDK_CONSUMERS = 16, 8
 LISTENERS = BROKERS
 CLIENTS = STUB_PRODUCERS + SDK_PRODUCERS + STUB_CONSUMERS + SDK_CONSUMERS + LISTENERS
-WARM = 120.0
+WARM = 600.0
 """Seconds until a process has all the memory that it needs at this load."""
 CONSUMED_WITHIN = 120.0
 
@@ -208,6 +208,7 @@ class Campaign:
             "shares_percent": self.shares,
             "memory_begin_mb": figures.memory_mb(0),
             "memory_end_mb": figures.memory_mb(-1),
+            "memory_of_the_first_by_minute_mb": figures.by_minute(0),
             "growth_of_the_first_mb_per_min": figures.growth(0, WARM),
             "drains_cut_short": sum(station.cut_short for station in stations),
             "violations": len(self.wrong),

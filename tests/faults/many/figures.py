@@ -88,6 +88,13 @@ class Figures:
         """Of each broker, at its first look (0) or its last one (-1)."""
         return [round(self.memory[each.number][which].bytes / MIB, 1) for each in self._stations]
 
+    def by_minute(self, number: int) -> list[float]:
+        """MiB of a broker that lives on, minute by minute."""
+        found: dict[int, float] = {}
+        for each in self.memory[number]:
+            found.setdefault(int(each.at - self.memory[number][0].at) // 60, round(each.bytes / MIB, 1))
+        return list(found.values())
+
     def growth(self, number: int, warm: float) -> float | None:
         """MiB a minute of a broker that lives on, from some seconds after its first look; None: not long enough."""
         looks = self.memory[number]
