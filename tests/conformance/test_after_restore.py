@@ -380,7 +380,7 @@ async def test_a_broker_that_was_forgotten_notices_nothing(world: World, store: 
     other = world.broker("b")
     await store.report_broker(ONE, [])
     world.clock.pass_time(SILENT + 1)
-    await other.report_broker(replace(ONE, broker_id="two"), [])
+    await other.forget_silent_brokers(SILENT)
     assert not await store.report_broker(ONE, None)
     await store.report_broker(ONE, [])
     world.clock.pass_time(SILENT)
