@@ -253,3 +253,19 @@ def test_every_code_that_is_told_is_described() -> None:
     told = {int(code) for code in (*_BY_REASON.values(), *_BY_FIELD.values(), *(code for _, code in _BY_KIND))}
     shown = {Code.Value(name) for row in rows for name in re.findall(r"`([A-Z_]+)`", row[0])}
     assert {Code.Name(code) for code in told - shown} == _PLAIN
+
+
+def test_every_test_on_the_page_of_what_survives_exists() -> None:
+    page = (DOCS / "reliability.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 25
+    for file, name in named:
+        text = (CHECKOUT / file).read_text()
+        assert not name or re.search(rf"^(?:async )?def {name}\(", text, re.M), f"{file}::{name}"
+
+
+def test_every_promise_and_fault_on_that_page_names_a_test() -> None:
+    page = (DOCS / "reliability.md").read_text()
+    for first in ("promise", "what breaks"):
+        for row in _table(page, first):
+            assert "`tests/" in row[-1], row
