@@ -345,12 +345,17 @@ def test_retention_is_behind(database: str, tmp_path: Path) -> None:
 GONE = SqlError(1146, "42S02", "Table 'dedup_key' doesn't exist")
 
 
-def after_failures(database: str, statement: str, metric: str) -> Scrape:
-    """The metrics of a broker whose retention fails at a statement, once one tells so."""
+AWAY = SqlError(1053, "08S01", "Server shutdown in progress")
+
+
+def after_failures(
+    database: str, statement: str, metric: str, loop: str = "retention", error: SqlError = GONE
+) -> Scrape:
+    """The metrics of a broker whose loop fails at a statement, once one tells so."""
     with MySqlProxy.to(database) as proxy:
-        proxy.on_statement(statement, when="before", action=GONE, times=None)
-        with BrokerProcess(proxy.url(database), **SETTINGS) as broker:
-            return after(broker, lambda found: value(found, metric, loop="retention") > 0, "none fails")
+        proxy.on_statement(statement, when="before", action=error, times=None)
+        with BrokerProcess(proxy.url(database), **{**SETTINGS, "reconnect_timeout": 1}) as broker:
+            return after(broker, lambda found: value(found, metric, loop=loop) > 0, "none fails")
 
 
 def test_a_part_of_retention_fails(database: str, tmp_path: Path) -> None:
@@ -360,7 +365,16 @@ def test_a_part_of_retention_fails(database: str, tmp_path: Path) -> None:
 
 
 def test_rounds_of_retention_fail(database: str, tmp_path: Path) -> None:
-    then = after_failures(database, r"UPDATE .?maintenance_turn.*'retention'", "halfmq_failed_rounds_total")
+    """What the database says is that it cannot be used, and other parts are not tried."""
+    deletion = r"FROM .?dedup_key.? WHERE expires_at"
+    then = after_failures(database, deletion, "halfmq_failed_rounds_total", error=AWAY)
+    assert value(samples_of(then.text), "halfmq_failed_pieces_total", loop="retention") == 0
+    fires(tmp_path, "HalfmqRetentionBehind", Scrape(), then)
+
+
+def test_no_broker_can_take_the_turn_of_retention(database: str, tmp_path: Path) -> None:
+    taking = r"UPDATE .?maintenance_turn.*'retention'"
+    then = after_failures(database, taking, "halfmq_failed_pieces_total", loop="turns")
     assert value(samples_of(then.text), "halfmq_failed_pieces_total", loop="retention") == 0
     fires(tmp_path, "HalfmqRetentionBehind", Scrape(), then)
 

@@ -14,6 +14,7 @@ from faults.client import Client
 from faults.history import judge
 from faults.load import CHECKS, Load
 from support.brokers import BrokerProcess
+from support.command import run
 from support.databases import KINDS, connect, create_database
 from support.private_servers import PrivateServer
 from support.serving import run_serve
@@ -57,18 +58,20 @@ def test_nothing_acknowledged_is_lost(server: PrivateServer) -> None:
 def test_the_judge_sees_what_an_unsafe_database_loses(server: PrivateServer) -> None:
     """The proof of the test above: with durability off, the same load and the same kill lose acknowledged commits."""
     database = create_database(server.url)
-    with BrokerProcess(database, allow_unsafe_database=True) as broker:
-        with Load([broker.endpoint]) as load:
-            # Only now: the topic, or all tables, would be lost as well on a quick machine.
-            set_flush(server, 0)
-            load.history.await_commits(2 * COMMITS_BETWEEN_KILLS)
-            server.kill()
-            load.stop_consuming()
-            load.stop_producing()
-        server.start()
-        with Client(broker.endpoint) as client:
-            wrong = judge(load.history, load.findings(client))
-        assert any("commit ok" in each for each in wrong), wrong
+    with BrokerProcess(database, allow_unsafe_database=True) as broker, Load([broker.endpoint]) as load:
+        # Only now: the topic, or all tables, would be lost as well on a quick machine.
+        set_flush(server, 0)
+        load.history.await_commits(2 * COMMITS_BETWEEN_KILLS)
+        server.kill()
+        load.stop_consuming()
+        load.stop_producing()
+    server.start()
+    # The database has lost what brokers know of: the former one may have noticed, and no other starts before this.
+    told = run("restored", variables={"HALFMQ_DATABASE": database})
+    assert told.returncode == 0, told.stderr
+    with BrokerProcess(database, allow_unsafe_database=True) as broker, Client(broker.endpoint) as client:
+        wrong = judge(load.history, load.findings(client))
+    assert any("commit ok" in each for each in wrong), wrong
 
 
 @pytest.mark.parametrize("flush", [0, 2])
