@@ -73,7 +73,8 @@ def test_a_failover_behind_one_address_loses_nothing(tmp_path: Path) -> None:
             assert server_of(database) == 1
             cluster.promote(2)
             sent += [send(client, topic) for _ in range(AFTER)]
-            assert server_of(database) == 2
+            # For a second both count as up; then sessions of the former source are closed.
+            await_server(database, 2)
             found = {each.body for entries in client.log(topic).values() for each in entries}
             assert found == set(sent)
             assert broker.count("[error") == 0, broker.log
@@ -91,6 +92,14 @@ def await_answer(database: str) -> None:
             time.sleep(0.1)
         else:
             return
+
+
+def await_server(database: str, number: int) -> None:
+    """Waits until the proxy leads to this server."""
+    until = time.monotonic() + 30
+    while server_of(database) != number:
+        assert time.monotonic() < until, f"the proxy does not lead to server {number}"
+        time.sleep(0.1)
 
 
 def server_of(database: str) -> int:
