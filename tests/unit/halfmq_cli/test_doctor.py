@@ -36,7 +36,7 @@ OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
     ("arguments", "words"),
     [
         (["--nonsense"], "No such option"),
-        (["--only", "nonsense"], "only: There is no check 'nonsense'; there are: settings, rights, "),
+        (["--only", "nonsense"], "only: There is no check 'nonsense'; there are: settings, servers, rights, "),
         (["--skip", "nonsense"], "skip: There is no check 'nonsense'"),
         (["--only", "clock", "--skip", "clock"], "No check is left"),
         (["--only", "endpoints"], "The check endpoints needs an --endpoint"),
@@ -356,4 +356,4 @@ def test_its_status_is_that_of_the_worst_finding() -> None:
 
 
 def test_its_checks_have_names_of_their_own() -> None:
-    assert len(set(ALL_CHECKS)) == len(ALL_CHECKS) == 17
+    assert len(set(ALL_CHECKS)) == len(ALL_CHECKS) == 18
