@@ -102,7 +102,8 @@ class Broker:
         async with AsyncExitStack() as undo:
             await asyncio.to_thread(self._open_database)
             undo.callback(self._database.close)
-            survives = await asyncio.to_thread(self._database.survives)
+            # One in memory survives nothing.
+            survives = "" if self._database.volatile else await asyncio.to_thread(self._database.survives)
             self._exporting = make_tracer(config)
             undo.push_async_callback(self._close_tracer)
             server = await self._open(undo)
@@ -114,7 +115,7 @@ class Broker:
             loop.start()
         await server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
-        if not self._database.volatile:
+        if survives:
             logger.info("an acknowledged commit survives %s", survives)
         if self.admin_endpoint:
             logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)

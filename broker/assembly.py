@@ -25,7 +25,7 @@ from broker.maintenance.state_sampler import StateSampler
 from broker.maintenance.status_reporter import StatusReporter
 from broker.maintenance.submission_releaser import SubmissionReleaser
 from broker.maintenance.transaction_checker import TransactionChecker
-from broker.maintenance.turn_keeper import Turn, TurnKeeper
+from broker.maintenance.turn_keeper import HOLD, INTERVAL, Turn, TurnKeeper
 from broker.metrics.gauges import LaneQueue, Sources, Used
 from broker.metrics.metrics import Metrics
 from broker.ports.connections import BrokerStatus
@@ -148,9 +148,8 @@ def assemble(
     readiness, reporter = ReadinessWatcher(store), StatusReporter(reports)
     of_retention = Turn(retention.TASK)
     # A file has one broker: nobody follows it.
-    often = TurnKeeper(store, [of_retention])
-    seldom = TurnKeeper(store, [of_retention], interval=OF_FILE, hold=int(3e6 * OF_FILE))
-    turns = seldom if database.dialect.one_writer else often
+    interval, hold = (OF_FILE, int(3e6 * OF_FILE)) if database.dialect.one_writer else (INTERVAL, HOLD)
+    turns = TurnKeeper(store, [of_retention], interval=interval, hold=hold)
     return Parts(
         store=store,
         catalog=catalog,
