@@ -96,6 +96,7 @@ class Database:
         hold_limit: int = 0,
         table_prefix: str = "",
         only_looks: bool = False,
+        cell: int | None = None,
     ) -> None:
         """Connects once to a server, to detect which database it is.
 
@@ -108,13 +109,14 @@ class Database:
                 the server's default.
             table_prefix: prefix of the names of all tables.
             only_looks: Galera: never move the node that brokers write to.
+            cell: number of the cell that it is; None: there are no cells.
 
         Raises:
             ConfigurationError: the URL is wrong, or the server refuses this user.
             Exception: the driver's own error when the server cannot be reached.
         """
         self.url = parse_url(url) if isinstance(url, str) else url
-        self.target = Target(self.url, answer_timeout, hold_limit, quick)
+        self.target = Target(self.url, answer_timeout, hold_limit, quick, cell=cell)
         self.names = TableNames(table_prefix)
         self.availability = Availability()
         self.observer = NO_OBSERVER

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 USUAL_BODY = 4 * 1024 * 1024
 
 
-def connect(url: str, *, answer_timeout: float, table_prefix: str = "", only_looks: bool = False) -> Database:
+def connect(
+    url: str,
+    *,
+    answer_timeout: float,
+    table_prefix: str = "",
+    only_looks: bool = False,
+    cell: int | None = None,
+) -> Database:
     """Connects, whatever the settings.
 
     Args:
@@ -25,6 +32,7 @@ def connect(url: str, *, answer_timeout: float, table_prefix: str = "", only_loo
         answer_timeout: seconds that a statement may take.
         table_prefix: prefix of the names of all tables.
         only_looks: Galera: never move the node that brokers write to.
+        cell: number of the cell that it is; None: there are no cells.
 
     Raises:
         ConfigurationError: wrong URL, server not reachable, or wrong password.
@@ -36,6 +44,7 @@ def connect(url: str, *, answer_timeout: float, table_prefix: str = "", only_loo
             hold_limit=HOLD_LIMIT,
             table_prefix=table_prefix,
             only_looks=only_looks,
+            cell=cell,
         )
         try:
             # A file is opened by the first session only.
@@ -53,6 +62,7 @@ def open_database(
     allow_unsafe: bool = False,
     largest_body: int = USUAL_BODY,
     table_prefix: str = "",
+    cell: int | None = None,
 ) -> tuple[Database, list[str]]:
     """Connects and checks; returns the database, and warnings about settings that are allowed but not recommended.
 
@@ -62,12 +72,13 @@ def open_database(
         allow_unsafe: warn instead of refusing.
         largest_body: bytes of the largest allowed body.
         table_prefix: prefix of the names of all tables.
+        cell: number of the cell that it is; None: there are no cells.
 
     Raises:
         ConfigurationError: wrong URL, server not reachable, wrong password, version too old, or settings under which
             acknowledged commits could be lost (unless `allow_unsafe`, which turns those into warnings).
     """
-    database = connect(url, answer_timeout=answer_timeout, table_prefix=table_prefix)
+    database = connect(url, answer_timeout=answer_timeout, table_prefix=table_prefix, cell=cell)
     with _explained(url):
         try:
             unsafe, warnings = _check(database, largest_body)

@@ -417,6 +417,75 @@ restoration = sa.Table(
     **_MYSQL,
 )
 
+# Cells: several databases that one broker serves. All tables of this part are in each of them; rows of `placement` and
+# `cell_move` are in the home database alone.
+cell = sa.Table(
+    "cell",
+    metadata,
+    sa.Column("cell_no", sa.SmallInteger, primary_key=True, autoincrement=False, comment="0: the home database"),
+    sa.Column("name", sa.String(30), nullable=False),
+    sa.Column("installation", Id, nullable=False, comment="the same in all cells"),
+    sa.Column("own", sa.SmallInteger, nullable=False, comment="1: of this database"),
+    sa.UniqueConstraint("name", name="cell_name"),
+    **_MYSQL,
+)
+
+placement = sa.Table(
+    "placement",
+    metadata,
+    sa.Column("kind", sa.SmallInteger, primary_key=True, autoincrement=False, comment="1 topic, 2 group, 3 sink"),
+    sa.Column("name", sa.String(376), primary_key=True),
+    sa.Column("cell_no", sa.SmallInteger, nullable=False),
+    sa.Column("move_id", sa.Integer, comment="set while it is being moved"),
+    sa.Index("placement_cell", "cell_no", "kind"),
+    sa.Index("placement_move", "move_id"),
+    **_MYSQL,
+)
+
+cell_move = sa.Table(
+    "cell_move",
+    metadata,
+    sa.Column("move_id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("from_cell", sa.SmallInteger, nullable=False),
+    sa.Column("to_cell", sa.SmallInteger, nullable=False),
+    sa.Column("state", sa.SmallInteger, nullable=False, comment="1 begun, 2 done, 3 given up"),
+    sa.Column("names", Body, nullable=False, comment="JSON list of [kind, name]"),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("ended_at", sa.BigInteger),
+    sa.Column("told_by", sa.String(255), nullable=False),
+    **_NUMBERED,
+)
+
+# In the cell that is left, and in the one that is moved to.
+move_state = sa.Table(
+    "move_state",
+    metadata,
+    sa.Column("move_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.SmallInteger, nullable=False, comment="1 coming, 2 come, 3 given up; 4 sealed, 5 gone"),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    **_MYSQL,
+)
+
+# What is sealed: rows that are taken out of their tables until it is decided where they belong.
+moving_row = sa.Table(
+    "moving_row",
+    metadata,
+    sa.Column("move_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("row_no", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("origin", sa.String(40), nullable=False, comment="its table"),
+    sa.Column("content", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=False),
+    **_MYSQL,
+)
+
+moved_name = sa.Table(
+    "moved_name",
+    metadata,
+    sa.Column("kind", sa.SmallInteger, primary_key=True, autoincrement=False, comment="as in placement"),
+    sa.Column("name", sa.String(376), primary_key=True),
+    sa.Column("move_id", sa.Integer, nullable=False, comment="by which it left this cell"),
+    **_MYSQL,
+)
+
 access_rule = sa.Table(
     "access_rule",
     metadata,

@@ -36,6 +36,7 @@ class Target:
         hold_limit: seconds that a session may keep an idle database transaction open before the server ends it; 0: the
             server's default.
         quick: use the faster row parser; otherwise the driver's.
+        cell: number of the cell that it is; None: there are no cells.
     """
 
     url: URL
@@ -43,6 +44,7 @@ class Target:
     hold_limit: int = 0
     quick: bool = True
     address: Address | None = None
+    cell: int | None = None
 
 
 class Session(Protocol):

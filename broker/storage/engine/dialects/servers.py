@@ -13,6 +13,7 @@ import pymysql
 import sqlalchemy as sa
 from pymysql.constants import CLIENT
 
+from broker.domain.cell import MOST_CELLS
 from broker.errors import ConfigurationError
 from broker.storage.engine.cluster.addresses import HOSTS, addresses_of
 from broker.storage.engine.cluster.primary import ANSWER_WITHIN, NoPrimary
@@ -61,6 +62,7 @@ _SESSION = (
     # Of `concatenation`: longer results are cut.
     "SET SESSION group_concat_max_len = 67108864",
 )
+_NUMBERS = "SET SESSION auto_increment_increment = {}, auto_increment_offset = {}"
 # Timeouts that end the session of a silent broker: while sending, while reading, or between two statements.
 _SILENCE = "SET SESSION net_read_timeout = {0}, net_write_timeout = {0}, {1} = {0}"
 
@@ -265,6 +267,8 @@ class Server(Dialect):
         if target.hold_limit:
             statements.append(_SILENCE.format(target.hold_limit, self.idle_setting))
             notice_silence(connection, target.hold_limit)
+        if target.cell is not None:
+            statements.append(_NUMBERS.format(MOST_CELLS, target.cell + 1))
         with connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)

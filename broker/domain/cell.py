@@ -1,0 +1,94 @@
+"""Cells: the databases that one installation is spread over, and what is placed in them.
+
+A topic with its messages, a consumer group and a sink are each in one cell. What is in no list of placements is in the
+home database.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.errors import ConfigurationError, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HOME = "home"
+HOME_NUMBER = 0
+MOST_CELLS = 64
+"""Also the step between two numbers that a cell gives to topics, queues, groups and leases: no two cells give the same.
+"""
+_NAME = re.compile("[a-z][a-z0-9_-]{0,29}")
+
+
+class Placed(IntEnum):
+    """Kinds of what is placed."""
+
+    TOPIC = 1
+    GROUP = 2
+    SINK = 3
+
+
+class Name(NamedTuple):
+    """The name of what is placed."""
+
+    kind: Placed
+    text: str
+
+    def __str__(self) -> str:
+        """As in messages: `topic 'orders'`."""
+        return f"{self.kind.name.lower()} {self.text!r}"
+
+
+class Placement(NamedTuple):
+    """Where something is: the number of its cell, and of the move that takes it away (None: none does)."""
+
+    cell: int
+    move: int | None = None
+
+
+def given_by(number: int) -> int:
+    """The number of the cell that gave a number to a lease; of one from before there were cells it is any."""
+    return (number - 1) % MOST_CELLS
+
+
+def parse_cells(text: str) -> dict[str, str]:
+    """The URLs of the databases beside the home database, by the names of the cells.
+
+    Args:
+        text: of the setting `cells`: name=URL, with spaces between them.
+
+    Raises:
+        ConfigurationError: it has another form.
+    """
+    found: dict[str, str] = {}
+    for part in text.split():
+        name, separator, url = part.partition("=")
+        if not separator or not url or not _NAME.fullmatch(name) or name == HOME:
+            # Not shown: it may be a URL with a password.
+            raise ConfigurationError(
+                f"cells is name=URL with spaces between them, a name being up to 30 lower-case letters, digits, - and _,"
+                f" a letter first, and not {HOME}.",
+                field="cells",
+            )
+        if name in found:
+            raise ConfigurationError(f"cells names {name!r} twice.", field="cells")
+        if not url.partition(":")[0].partition("+")[0] in {"mysql", "mariadb"}:
+            raise ConfigurationError(f"The cell {name!r} must be a database of MySQL or MariaDB.", field="cells")
+        found[name] = url
+    if len(found) >= MOST_CELLS:
+        raise ConfigurationError(f"cells names {len(found)} databases; {MOST_CELLS - 1} are allowed.", field="cells")
+    return found
+
+
+def apart(names: Iterable[object]) -> Refused:
+    """The refusal of a call for what is in several cells."""
+    said = ", ".join(map(str, names))
+    return Refused(
+        f"These are in different cells, whose databases have no transaction in common: {said}. Move them together with"
+        " `halfmq cells move`, or use one call for each cell.",
+        reason="TOPICS_APART",
+        field="topic",
+    )
