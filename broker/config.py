@@ -8,6 +8,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 
+from broker.domain.cell import parse_cells
 from broker.domain.check_policy import CheckPolicy
 from broker.domain.limits import Limits
 from broker.errors import ConfigurationError
@@ -77,6 +78,7 @@ class BrokerConfig:
     Attributes:
         database: URL of the database: mysql://user:password@host:3306/name, or sqlite:///file. On a command line
             every user of the machine can read its password: see `load`.
+        cells: further databases to place topics in: name=URL, with spaces between them; the same for all brokers.
         table_prefix: what the names of all tables begin with, such as halfmq_, where others share the database.
         listen: address and port to serve on; port 0 takes a free one.
         admin_listen: another address and port, for AdminService and reflection alone; empty: they are on listen, too.
@@ -140,6 +142,7 @@ class BrokerConfig:
     """
 
     database: str = field(default=DEFAULT_DATABASE, repr=False)
+    cells: str = field(default="", repr=False)
     table_prefix: str = ""
     listen: str = "127.0.0.1:8085"
     admin_listen: str = ""
@@ -216,6 +219,7 @@ class BrokerConfig:
             if not re.fullmatch(form, getattr(self, name)):
                 raise ConfigurationError(f"{name} {said}.", field=name)
         self._check_access()
+        self._check_cells()
         self._check_addresses()
         self.check_policy()
         try:
@@ -224,6 +228,10 @@ class BrokerConfig:
             raise ConfigurationError(
                 "max_body_bytes must be between 1 and 15728640 (15 MiB).", field="max_body_bytes"
             ) from None
+
+    def _check_cells(self) -> None:
+        if self.database in self.cell_urls.values() or len(set(self.cell_urls.values())) < len(self.cell_urls):
+            raise ConfigurationError("cells names a database twice, or the one of `database`.", field="cells")
 
     def _check_addresses(self) -> None:
         for name in ("listen", *(("admin_listen",) if self.admin_listen else ())):
@@ -270,6 +278,11 @@ class BrokerConfig:
             raise ConfigurationError(
                 "access needs rocketmq_keys where rocketmq is on: the access key is the client's name.", field="access"
             )
+
+    @property
+    def cell_urls(self) -> dict[str, str]:
+        """The URLs of further databases, by the names of the cells."""
+        return parse_cells(self.cells)
 
     @property
     def name(self) -> str:

@@ -38,6 +38,9 @@ logger = logging.getLogger("halfmq.broker")
 def serve(
     database: Database = None,
     database_file: DatabaseFile = None,
+    cells: Annotated[
+        str | None, typer.Option(help="Further databases to place topics in: name=URL, spaces between [none].")
+    ] = None,
     table_prefix: TablePrefix = None,
     listen: Annotated[str | None, typer.Option(help="Address and port; port 0 takes a free one.")] = None,
     admin_listen: Annotated[

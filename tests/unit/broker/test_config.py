@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Three values for each setting, none of them its default: what the file, the environment and the command line say.
 VALUES: dict[str, tuple[Any, Any, Any]] = {
     "database": ("sqlite:///file.db", "sqlite:///environment.db", "sqlite:///argument.db"),
+    "cells": ("b=mysql://file/b", "b=mysql://environment/b", "b=mysql://argument/b"),
     "table_prefix": ("file_", "environment_", "argument_"),
     "listen": ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
     "admin_listen": ("127.0.0.1:4", "127.0.0.1:5", "127.0.0.1:6"),
