@@ -26,8 +26,10 @@ _NUMBERED = {
     "sink": "sink_id",
     "lease": "lease_id",
 }
-SPARE = 1 << 10
-"""Numbers between those that the home database has and the first ones of a new cell, for those given meanwhile."""
+SPARE = {"lease": 1 << 40}
+USUAL_SPARE = 1 << 16
+"""Numbers between those that the home database has and the first ones of a new cell: for those that are given
+meanwhile, also by a broker that was not restarted yet and gives every number."""
 
 
 class Cell(NamedTuple):
@@ -134,7 +136,7 @@ def adopt(session: Session, wanted: Cell, home: dict[str, int]) -> None:
                 field="cells",
             )
     for table, greatest in home.items():
-        _begin_above(session, table, greatest + SPARE)
+        _begin_above(session, table, greatest + SPARE.get(table, USUAL_SPARE))
     session.insert("cell", _COLUMNS, [(wanted.number, wanted.name, wanted.installation, 1)], keep_existing="cell_no")
 
 
