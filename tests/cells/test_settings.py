@@ -34,9 +34,9 @@ def test_a_database_is_one_cell_of_one_installation(databases: list[str]) -> Non
         client.topic_in("b")
     run_serve(HALFMQ_DATABASE=home).names("cells", "home of the cells b")
     run_serve(HALFMQ_DATABASE=home, HALFMQ_CELLS=f"c={third}").names("cells", "has the cells b")
-    run_serve(HALFMQ_DATABASE=home, HALFMQ_CELLS=f"b={other} c={other.replace('127.0.0.1', 'localhost')}").names(
-        "cells", "is the cell 'b'"
-    )
+    twice = run_serve(HALFMQ_DATABASE=home, HALFMQ_CELLS=f"b={other} c={other.replace('127.0.0.1', 'localhost')}")
+    assert twice.status == 2
+    assert "halfmq: cells: The database that `cells` names as 'c' is the cell 'b'" in twice.errors
     run_serve(HALFMQ_DATABASE=home, HALFMQ_CELLS=f"b={other} c=mysql://u@h").names(
         "cells", "c: The database URL names no"
     )

@@ -118,6 +118,9 @@ EACH = {
         "export HALFMQ_BUSINESS": OPTIONS,
         "judged 1000000": "spark/pipeline/test_reconcile.py::test_exactly_what_is_wrong_is_found",
     },
+    "docs/cells.md": {
+        "export HALFMQ_DATABASE": "cells/test_settings.py::test_the_setting_has_cells_with_spaces_between_them",
+    },
     "docs/pipeline-transactions.md": {
         "export HALFMQ_DATABASE": "spark/pipeline/test_transactions.py::test_the_command_takes_its_settings",
         "decided: ": "spark/pipeline/test_transactions.py::test_the_summary",
