@@ -17,7 +17,7 @@ from broker.domain.cell import HOME, HOME_NUMBER, Placed
 from broker.errors import BrokerError, ConfigurationError, NotFound
 from broker.maintenance.loop import Loop
 from broker.server import Servicers, servicers_of
-from broker.storage.adapters.celling import adopt, number_cells
+from broker.storage.adapters.celling import adopt, forget_cells, number_cells
 from broker.storage.adapters.restoring import check_restorations
 from broker.storage.engine.connection import parse_url
 from broker.storage.engine.durability import open_database
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from broker.cells.checks import RoutedAnswers
     from broker.config import BrokerConfig
     from broker.domain.cell import Name
+    from broker.storage.adapters.celling import Numbering
     from broker.storage.adapters.store import Store
-    from broker.storage.catalog.cells import Cell as Numbered
     from broker.storage.engine.connection import Database
     from broker.wire.interceptor import CallInterceptor
 
@@ -72,19 +72,21 @@ class CellOpener(Loop):
 
     name = "cell opener"
 
-    def __init__(self, shared: Shared, cells: list[Numbered], greatest: dict[str, int]) -> None:
-        """Takes what the cells share, the cells beside home, and the greatest numbers that home has given."""
+    def __init__(self, shared: Shared, database: Database, numbering: Numbering) -> None:
+        """Takes what the cells share, the home database, and the cells beside it."""
         super().__init__(AGAIN)
         self._shared = shared
-        self._numbered = {cell.name: cell for cell in cells}
-        self._greatest = greatest
+        self._home = database
+        self._numbered = {cell.name: cell for cell in numbering.cells}
+        self._new = set(numbering.new)
+        self._greatest = numbering.greatest
         self._open: list[tuple[Parts, Database]] = []
         home, config = shared.home, shared.config
         own = servicers_of(home, config, shared.guard, shared.answers)
         first = Cell(HOME_NUMBER, HOME, own, home.store.stored_bytes, _finder(home))
         self.router = Router(
             Placing(home.store),
-            [first, *[Cell(cell.number, cell.name) for cell in cells]],
+            [first, *[Cell(cell.number, cell.name) for cell in numbering.cells]],
             home.store.clock.now,
             creates_topics=config.auto_create,
             creates_groups=config.creates_groups,
@@ -110,7 +112,12 @@ class CellOpener(Loop):
         Raises:
             ConfigurationError: a database is not the cell that it is named as.
         """
-        await asyncio.gather(*[self._try(cell, starting=True) for cell in self.router.cells[1:]])
+        tried = [self._try(cell, starting=True) for cell in self.router.cells[1:]]
+        refused = [each for each in await asyncio.gather(*tried, return_exceptions=True) if each is not None]
+        if refused:
+            # A wrong setting is not to make a home of a database that was none.
+            await asyncio.to_thread(forget_cells, self._home, sorted(self._new))
+            raise refused[0]
 
     async def run_once(self) -> None:
         """Tries again."""
@@ -177,6 +184,7 @@ class CellOpener(Loop):
                 )
             check_restorations(database)
             adopt(database, self._numbered[cell.name], self._greatest)
+            self._new.discard(cell.number)
         except BaseException:
             database.close()
             raise
@@ -230,5 +238,4 @@ async def cells_of(shared: Shared, database: Database) -> CellOpener:
             parse_url(url)
         except ConfigurationError as error:
             raise ConfigurationError(f"{name}: {error.message}", field="cells") from None
-    cells, greatest = await asyncio.to_thread(number_cells, database, list(shared.config.cell_urls))
-    return CellOpener(shared, cells, greatest)
+    return CellOpener(shared, database, await asyncio.to_thread(number_cells, database, list(shared.config.cell_urls)))

@@ -101,6 +101,14 @@ def number_cells(session: Session, names: Sequence[str]) -> list[Cell]:
     return [known[name] for name in names]
 
 
+def forget(session: Session, numbers: Sequence[int]) -> None:
+    """Takes cells from the home database's list that were added by a start which was refused, before they were any."""
+    for number in numbers:
+        session.run("DELETE FROM cell WHERE cell_no = ? AND own = 0", (number,))
+    if [each.number for each in all_cells(session)] == [HOME_NUMBER]:
+        session.run("DELETE FROM cell WHERE cell_no = ?", (HOME_NUMBER,))
+
+
 def greatest_numbers(session: Session) -> dict[str, int]:
     """The greatest number of each kind that a database has given, by the table."""
     return {
