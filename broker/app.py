@@ -109,8 +109,6 @@ class Broker:
         async with AsyncExitStack() as undo:
             await asyncio.to_thread(self._open_database)
             undo.callback(self._database.close)
-            # One in memory survives nothing.
-            survives = "" if self._database.volatile else await asyncio.to_thread(self._database.survives)
             self._exporting = make_tracer(config)
             undo.push_async_callback(self._close_tracer)
             server = await self._open(undo)
@@ -122,8 +120,8 @@ class Broker:
             loop.start()
         await server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
-        if survives:
-            logger.info("an acknowledged commit survives %s", survives)
+        if self._database.survives:
+            logger.info("an acknowledged commit survives %s", self._database.survives)
         if self.admin_endpoint:
             logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
         if self.console_endpoint:
