@@ -156,6 +156,7 @@ class CellOpener(Loop):
         cell.stored_bytes, cell.finds = parts.store.stored_bytes, _finder(parts)
         cell.servicers = servicers_of(parts, shared.config, shared.guard)
         logger.info("broker %s serves the cell %s, database %s", shared.config.name, cell.name, database.shown_url)
+        logger.info("an acknowledged commit in the cell %s survives %s", cell.name, database.survives)
 
     def _database_of(self, cell: Cell) -> Database:
         config = self._shared.config

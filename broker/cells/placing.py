@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 REMEMBERED_FOR = 2.0
 """Seconds."""
+SOON = 0.25
+"""Seconds for which what is remembered is read again, before it is used as it is."""
 MOST_REMEMBERED = 50_000
 LONGEST_NAME = 376
 """Characters."""
@@ -46,6 +49,7 @@ class Placing:
         """Takes the list of placements."""
         self.store = store
         self._known: dict[Name, tuple[float, Placement]] = {}
+        self._away_until = 0.0
 
     async def find(self, names: Iterable[Name], *, again: bool = False) -> dict[Name, Placement]:
         """Where names are; `again`: whatever is remembered."""
@@ -60,12 +64,8 @@ class Placing:
                 found[name] = known[1]
         missing = wanted - found.keys()
         if missing:
-            try:
-                read = await self.store.placements(sorted(missing))
-            except StorageUnavailable:
-                # What is in other cells goes on without the home database.
-                if again or not missing <= self._known.keys():
-                    raise
+            read = await self._read(missing, patiently=again or not missing <= self._known.keys())
+            if read is None:
                 return found | {name: self._known[name][1] for name in missing}
             if len(self._known) > MOST_REMEMBERED:
                 self._known.clear()
@@ -73,6 +73,22 @@ class Placing:
                 found[name] = read.get(name, AT_HOME)
                 self._known[name] = now + REMEMBERED_FOR, found[name]
         return found
+
+    async def _read(self, names: set[Name], *, patiently: bool) -> dict[Name, Placement] | None:
+        """What the list says; None when it cannot be read soon, and what is remembered will do.
+
+        So what is in other cells goes on without the home database.
+        """
+        if patiently:
+            return await self.store.placements(sorted(names))
+        if time.monotonic() < self._away_until:
+            return None
+        try:
+            async with asyncio.timeout(SOON):
+                return await self.store.placements(sorted(names))
+        except (StorageUnavailable, TimeoutError):
+            self._away_until = time.monotonic() + REMEMBERED_FOR
+            return None
 
     async def place(self, name: Name, cell: int) -> Placement:
         """Places something new; returns where it is, which another broker may have decided."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from cells.client import CellClient
 from support.brokers import BrokerProcess
 from support.databases import KINDS, create_database, drop_database, server_url
+from support.slices import one_server_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
     from support.databases import Kind
 
 SETTINGS = {"first_check": 0.3, "check_interval": 0.3, "auto_create_groups": True, "lease": 2}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out of two tests that differ in their server alone one; which one is the same in every process."""
+    if not os.environ.get("HALFMQ_CELLS_EVERYWHERE"):
+        one_server_each(config, items, Path(__file__).parent)
 
 
 class Cells(NamedTuple):
