@@ -11,6 +11,8 @@ BrokerError
 ├── Overloaded               too much is waiting; retry after `retry_after`
 │   └── ClientOverloaded     of one client
 ├── StorageUnavailable       the database cannot be reached or cannot write; retry later
+│   ├── CellAway             that of one of several cells
+│   ├── Moved                what is asked for is moving to another cell, or was just now
 │   └── RowsLocked           another session holds rows that are needed, for too long
 ├── StorageRejected          the database refused one item (a bug or a damaged table); the rest of the batch is fine
 │   └── StoredBodyBroken     a compressed body in a table is damaged
@@ -155,6 +157,25 @@ class StorageUnavailable(BrokerError):
         """Takes the seconds after which a retry may succeed."""
         super().__init__(message, reason="STORAGE_UNAVAILABLE")
         self.retry_after = retry_after
+
+
+class Moved(StorageUnavailable):
+    """What is asked for is moving to another cell, or has just been moved there."""
+
+    def __init__(self, what: object) -> None:
+        """Takes what it is, as in `topic 'orders'`."""
+        BrokerError.__init__(
+            self, f"The {what} is moving to another cell, or has just been moved there; come back.", reason="MOVED"
+        )
+        self.retry_after = 0.5
+
+
+class CellAway(StorageUnavailable):
+    """The database of one cell cannot be reached."""
+
+    def __init__(self, name: str) -> None:
+        """Takes the name of the cell."""
+        super().__init__(f"The database of the cell {name!r} cannot be reached; others are served.")
 
 
 class RowsLocked(StorageUnavailable):
