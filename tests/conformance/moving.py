@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.cell import HOME, HOME_NUMBER, Name, Placed
+from broker.domain.group import GroupSettings
+from broker.domain.topic import TopicSettings
+from broker.ports.delivery import JoinWork
 from broker.storage.catalog import cells
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate
@@ -15,15 +17,15 @@ from broker.storage.moving.databases import Databases
 from broker.storage.moving.mover import Mover
 from broker.storage.moving.planning import plan
 from broker.storage.tables.naming import TableNames
-from conformance.world import PREFIXES, World, wiped
+from conformance.world import HOUR, PREFIXES, World, wiped
 from support.databases import create_database, server_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
-    from broker.storage.engine.session import Session
     from broker.storage.moving.home import Move
     from broker.storage.moving.mover import Ended
     from support.databases import Kind
@@ -97,15 +99,8 @@ class Installation:
 
     def databases(self) -> Databases:
         """The cells for a mover, with connections of its own; closed with the installation."""
-        opened = {world.cell: world.database(hold_limit=HOLD_LIMIT) for world in self.worlds}
-        databases = Databases(opened)
-
-        def close() -> None:
-            databases.close()
-            for database in opened.values():
-                database.close()
-
-        self._open.append(close)
+        databases = Databases(lambda cell: self.worlds[cell].database(hold_limit=HOLD_LIMIT))
+        self._open.append(databases.close)
         return databases
 
     def mover(self, **rest: Any) -> Mover:
@@ -154,28 +149,20 @@ def sink(name: str = "archive") -> Name:
     return Name(Placed.SINK, name)
 
 
-class Killed(BaseException):
-    """The mover's process was killed."""
-
-
-class Deaths:
-    """Kills a mover at one of its COMMITs: before it, or when it has taken effect and the answer is on its way."""
-
-    def __init__(self, at: int, *, after: bool) -> None:
-        self._numbers = itertools.count(1)
-        self._at = at
-        self._after = after
-        self.happened = False
-
-    def commit(self, session: Session, commit: Callable[[Session], None]) -> None:
-        number = next(self._numbers)
-        if number != self._at:
-            commit(session)
-            return
-        self.happened = True
-        if self._after:
-            commit(session)
-        raise Killed
+async def made_in(
+    cells: Installation, cell: int, queue_count: int = 1, **settings: Any
+) -> tuple[Store, Topic, ConsumerGroup]:
+    """The topic orders, and the group billing that reads it, in a cell, where they are placed."""
+    store = cells.store(cell)
+    made = await store.create_topic("orders", TopicSettings(queue_count, HOUR))
+    reader = await store.create_group("billing", GroupSettings(3, **settings), TopicSettings(1, HOUR))
+    await store.join(JoinWork(reader, [made], "consumer", {}))
+    if cell:
+        home = cells.worlds[HOME_NUMBER].session()
+        rows = [(int(name.kind), name.text, cell) for name in (topic(), group())]
+        home.insert("placement", "kind, name, cell_no", rows)
+        home.commit()
+    return store, made, reader
 
 
 async def found_in(installation: Installation, name: str = "orders") -> list[int]:
@@ -197,9 +184,3 @@ async def the_topic(installation: Installation, cell: int, name: str = "orders")
     found = await store.find_topic(name)
     assert found is not None, f"{name} is not in {NAMES[cell]}"
     return found
-
-
-def all_rows(installation: Installation, cell: int, tables: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
-    """All rows of some tables, in an order."""
-    for table in tables:
-        yield table, sorted(map(repr, installation.rows(cell, f"SELECT * FROM {table}")))

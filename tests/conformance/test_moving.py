@@ -17,7 +17,7 @@ from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.groups import DeadLetterSearch
 from broker.ports.log import Duplicate, RecallWork
 from broker.ports.transactions import PrepareWork
-from conformance.moving import B, C, Installation, Installations, found_in, group, sink, the_topic, topic
+from conformance.moving import B, C, Installation, found_in, group, made_in, sink, the_topic, topic
 from conformance.world import (
     HOUR,
     LEASE,
@@ -42,53 +42,11 @@ from conformance.world import (
     stored_bytes_are_exact,
     swept,
 )
-from support.databases import KINDS, Kind, drop_database
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from broker.domain.group import ConsumerGroup
-    from broker.domain.topic import Topic
-    from broker.storage.adapters.store import Store
+    pass
 
 WAYS = [(0, B), (B, 0), (B, C)]
-
-
-@pytest.fixture(scope="module")
-def installations() -> Iterator[Installations]:
-    made = Installations()
-    yield made
-    for url in made.urls:
-        drop_database(url)
-
-
-@pytest.fixture(params=KINDS)
-async def cells(request: pytest.FixtureRequest, installations: Installations) -> AsyncIterator[Installation]:
-    made = installations.empty(request.param)
-    yield made
-    await made.close()
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return request.param  # type: ignore[no-any-return]
-
-
-async def made_in(cells: Installation, cell: int, queue_count: int = 1) -> tuple[Store, Topic, ConsumerGroup]:
-    """A topic and a group that reads it, in a cell, where they are placed."""
-    store = cells.store(cell)
-    made = await store.create_topic("orders", TopicSettings(queue_count, HOUR))
-    reader = await store.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
-    await store.join(JoinWork(reader, [made], "consumer", {}))
-    if cell:
-        home = cells.store(0)
-        for name in (topic(), group()):
-            await home._write(lambda session, name=name: _placed(session, name, cell))
-    return store, made, reader
-
-
-def _placed(session: object, name: object, cell: int) -> None:
-    session.insert("placement", "kind, name, cell_no", [(int(name.kind), name.text, cell)])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("source", "target"), WAYS)

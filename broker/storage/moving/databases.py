@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from broker.storage.engine.transaction_runner import TransactionRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
@@ -22,9 +22,10 @@ RECONNECT_TIMEOUT = 30.0
 class Databases:
     """Runs work in cells, by their numbers, one piece at a time."""
 
-    def __init__(self, databases: Mapping[int, Database]) -> None:
-        """Takes the databases; connects when first used."""
-        self._databases = databases
+    def __init__(self, opened: Callable[[int], Database]) -> None:
+        """Takes what opens a cell's database, which is called when it is first used."""
+        self._opened = opened
+        self._databases: dict[int, Database] = {}
         self._runners: dict[tuple[int, bool], TransactionRunner] = {}
 
     def read(self, cell: int, work: Callable[[Session], Result]) -> Result:
@@ -45,6 +46,8 @@ class Databases:
         return self._runner(cell, reading=False).transact(work, redo=redo)
 
     def _runner(self, cell: int, *, reading: bool) -> TransactionRunner:
+        if cell not in self._databases:
+            self._databases[cell] = self._opened(cell)
         if (cell, reading) not in self._runners:
             self._runners[cell, reading] = TransactionRunner(
                 self._databases[cell], reconnect_timeout=RECONNECT_TIMEOUT, reading=reading, awaited=False
@@ -52,6 +55,8 @@ class Databases:
         return self._runners[cell, reading]
 
     def close(self) -> None:
-        """Releases the connections."""
+        """Closes what was opened."""
         for runner in self._runners.values():
             runner.close()
+        for database in self._databases.values():
+            database.close()
