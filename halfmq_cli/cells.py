@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -214,7 +215,20 @@ def _move(
     if dry_run:
         return
     move = mover.begin(planned, f"os:{getpass.getuser()}")
-    _end(databases, move, mover.carry_on(move))
+    _end(databases, move, _carried_on(mover, move))
+
+
+def _carried_on(mover: Mover, move: Move) -> Ended:
+    try:
+        return mover.carry_on(move)
+    except BrokerError:
+        with suppress(BrokerError):
+            if mover.open_move() is not None:
+                _tell(
+                    f"the move {move.number} has not ended: `halfmq cells move --resume` goes on with it, and"
+                    " `halfmq cells move --give-up` takes it back"
+                )
+        raise
 
 
 def _told(databases: _Opening, planned: Plan) -> str:
@@ -234,7 +248,7 @@ def _go_on(databases: _Opening, mover: Mover, *, give_up: bool) -> None:
         mover.give_up(move)
         sys.stdout.write(f"given up: {_shown(databases, move)}\n")
         return
-    _end(databases, move, mover.carry_on(move))
+    _end(databases, move, _carried_on(mover, move))
 
 
 def _end(databases: _Opening, move: Move, ended: Ended) -> None:

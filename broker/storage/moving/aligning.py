@@ -69,7 +69,7 @@ def align(session: Session, move_id: int, one: Range, rows: Sequence[Sequence[An
     """Makes a range in the cell that is moved to have these rows.
 
     Raises:
-        Refused: the move was given up, or is decided.
+        MoveRefused: the move was given up, or is decided.
     """
     guard(session, move_id)
     part = one.part

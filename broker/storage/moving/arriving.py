@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.cell import Placed
-from broker.errors import Refused
 from broker.storage.catalog.moves import MoveState, advance, enter
 from broker.storage.moving import taken_rows
 from broker.storage.moving.columns import places_of
@@ -13,6 +12,7 @@ from broker.storage.moving.comparing import unequal
 from broker.storage.moving.contents import texts, topic_names
 from broker.storage.moving.copying import Queue, guard
 from broker.storage.moving.records import ProducerGroups, merge, translated
+from broker.storage.moving.refusals import MoveRefused, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ def begin(session: Session, move_id: int, names: Collection[Name], now: int) -> 
     """Notes a move in the cell that is moved to; returns how far it is.
 
     Raises:
-        Refused: a name exists there.
+        MoveRefused: a name exists there.
     """
     state = enter(session, move_id, MoveState.COMING, now) or MoveState.COMING
     if state is MoveState.COMING:
@@ -43,10 +43,9 @@ def _refuse_taken(session: Session, names: Collection[Name]) -> None:
         ("sink", texts(names, Placed.SINK)),
     ):
         for (name,) in session.fetch_in(f"SELECT name FROM {table} WHERE name", wanted):
-            raise Refused(
+            raise MoveRefused(
                 f"The cell that it is to move to has a {table.replace('_', ' ')} {name!r} already; delete one of them.",
-                reason="NAME_TAKEN",
-                field="topic",
+                Why.NAME_TAKEN,
             )
 
 
@@ -60,7 +59,7 @@ def make_producer_groups(session: Session, move_id: int, groups: ProducerGroups,
     """Makes the producer groups that are new here, apart from what takes longer: others wait for their names.
 
     Raises:
-        Refused: the move was given up, or is decided.
+        MoveRefused: the move was given up, or is decided.
     """
     guard(session, move_id)
     groups.there(session, ids)
@@ -90,7 +89,7 @@ def decide(
         How many rows were added.
 
     Raises:
-        Refused: the move was given up or is decided, a name exists here, or the copy differs.
+        MoveRefused: the move was given up or is decided, a name exists here, or the copy differs.
     """
     guard(session, move_id)
     _refuse_taken(session, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.errors import Refused
+from broker.storage.moving.refusals import MoveRefused, Why
 
 if TYPE_CHECKING:
     from broker.storage.engine.session import Session
@@ -48,11 +48,11 @@ def end_of(session: Session, queue: Queue) -> int:
     )
 
 
-def unequal(queue: Queue, there: object, here: object) -> Refused:
+def unequal(queue: Queue, there: object, here: object) -> MoveRefused:
     """The refusal of a move whose copy is not what was copied."""
-    return Refused(
+    return MoveRefused(
         f"The queue {queue.queue_id} has {there} in the cell that is left, and {here} in the other one (messages and"
         " bytes, or first offset and end): the move is given up, and nothing was lost. Please report this.",
-        reason="COPY_DIFFERS",
+        Why.COPY_DIFFERS,
         field="move",
     )

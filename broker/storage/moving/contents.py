@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from broker.domain.cell import Name, Placed
 from broker.domain.dead_letter import dead_letter_topic
-from broker.errors import Refused
 from broker.storage.catalog.moves import name_of_topic
 from broker.storage.engine.statements import marks
+from broker.storage.moving.refusals import MoveRefused, Why
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -162,16 +162,15 @@ def closed(session: Session, names: Collection[Name], *, with_others: bool) -> C
         with_others: whether to add what they need; otherwise that is refused.
 
     Raises:
-        Refused: something is not there, or missing in the set, or it is too large.
+        MoveRefused: something is not there, or missing in the set, or it is too large.
     """
     wanted = set(names)
     while True:
         contents = look_up(session, wanted)
         if absent := missing(contents):
-            raise Refused(
+            raise MoveRefused(
                 f"There is no {absent[0]} in the cell where it is placed; nothing was moved.",
-                reason="NOT_THERE",
-                field="topic",
+                Why.NOT_THERE,
             )
         others = needed(session, contents)
         if not others:
@@ -180,18 +179,16 @@ def closed(session: Session, names: Collection[Name], *, with_others: bool) -> C
             raise not_closed(others)
         wanted |= others
         if len(wanted) > MOST_NAMES:
-            raise Refused(
+            raise MoveRefused(
                 f"More than {MOST_NAMES} topics, groups and sinks hang together; these are moved in no other way than"
                 " with the whole database.",
-                reason="TOO_MANY_NAMES",
-                field="topic",
+                Why.TOO_MANY_NAMES,
             )
 
 
-def not_closed(others: Iterable[Name]) -> Refused:
+def not_closed(others: Iterable[Name]) -> MoveRefused:
     """The refusal of a set that lacks some names."""
-    return Refused(
+    return MoveRefused(
         f"These have to move with them: {', '.join(map(str, sorted(others)))}. Name them, or add --with-others.",
-        reason="MOVED_APART",
-        field="topic",
+        Why.MOVED_APART,
     )

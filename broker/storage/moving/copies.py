@@ -45,7 +45,7 @@ class Copies:
         """Copies logs and dedup keys while the topics are in use, until little is left.
 
         Raises:
-            Refused: the move was given up or is decided, or the copy differs.
+            MoveRefused: the move was given up or is decided, or the copy differs.
         """
         for _ in range(MOST_PASSES):
             found = self._databases.read(self._move.source, lambda session: contents.look_up(session, self._move.names))
@@ -126,7 +126,7 @@ class Copies:
         """Copies what is missing once the topics are sealed.
 
         Raises:
-            Refused: the move was given up or is decided, or the copy differs.
+            MoveRefused: the move was given up or is decided, or the copy differs.
         """
         move, databases = self._move, self._databases
         low = self._sealed_queues()

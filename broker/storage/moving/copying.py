@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.errors import Refused
 from broker.storage.catalog.moves import MoveState, state_of
 from broker.storage.log import keys
 from broker.storage.moving import taken_rows
 from broker.storage.moving.columns import columns_of, places_of
 from broker.storage.moving.records import ProducerGroups, is_scheduled, merge, translated
+from broker.storage.moving.refusals import MoveRefused, Why
 from broker.storage.moving.sealing import given_up
 from broker.storage.moving.taken_rows import TakenRows
 
@@ -57,13 +57,13 @@ def guard(session: Session, move_id: int) -> None:
     """Locks a move in the cell that is moved to, where it must be under way.
 
     Raises:
-        Refused: it was given up, or it has come.
+        MoveRefused: it was given up, or it has come.
     """
     state = state_of(session, move_id, locked=True)
     if state is MoveState.GIVEN_UP:
         raise given_up(move_id)
     if state is not MoveState.COMING:
-        raise Refused(f"The move {move_id} was decided by another process.", reason="MOVE_DECIDED", field="move")
+        raise MoveRefused(f"The move {move_id} was decided by another process.", Why.MOVE_DECIDED, field="move")
 
 
 def copied_queues(session: Session, move_id: int) -> set[Queue]:
@@ -127,7 +127,7 @@ def store_piece(session: Session, move_id: int, piece: Piece, groups: ProducerGr
     """Adds messages to what was copied; False: another process did.
 
     Raises:
-        Refused: the move was given up, or is decided.
+        MoveRefused: the move was given up, or is decided.
     """
     guard(session, move_id)
     if last_copied(session, piece.queue) != piece.after:
@@ -161,7 +161,7 @@ def renew_records(session: Session, move_id: int, records: Sequence[dict[str, An
     """Stores op records that were copied before, as they are now.
 
     Raises:
-        Refused: the move was given up, or is decided.
+        MoveRefused: the move was given up, or is decided.
     """
     guard(session, move_id)
     store_records(session, records, groups)
@@ -171,7 +171,7 @@ def trim(session: Session, move_id: int, queue: Queue, low: int) -> int:
     """Deletes some copied messages below the first one that the queue has kept; returns how many.
 
     Raises:
-        Refused: the move was given up, or is decided.
+        MoveRefused: the move was given up, or is decided.
     """
     guard(session, move_id)
     return _drop(session, queue, low)

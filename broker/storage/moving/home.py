@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.cell import HOME_NUMBER, Name, Placed
-from broker.errors import Refused
 from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.storage.catalog import audit
 from broker.storage.catalog.placement import placements
+from broker.storage.moving.refusals import MoveRefused, Why
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,19 +74,18 @@ def cell_of(session: Session, names: Sequence[Name]) -> int:
     """The cell in which names are.
 
     Raises:
-        Refused: they are in several, or are moving.
+        MoveRefused: they are in several, or are moving.
     """
     found = placements(session, names)
     moving = sorted(name for name, place in found.items() if place.move is not None)
     if moving:
-        raise Refused(f"{moving[0]} is moving already; see `halfmq cells`.", reason="MOVING", field="topic")
+        raise MoveRefused(f"{moving[0]} is moving already; see `halfmq cells`.", Why.MOVING)
     cells = {name: found[name].cell if name in found else HOME_NUMBER for name in names}
     if len(set(cells.values())) > 1:
         told = ", ".join(f"{name} in {cell}" for name, cell in sorted(cells.items()))
-        raise Refused(
+        raise MoveRefused(
             f"These are in different cells, which a move begins from one of: {told}.",
-            reason="TOPICS_APART",
-            field="topic",
+            Why.IN_SEVERAL_CELLS,
         )
     return next(iter(cells.values()), HOME_NUMBER)
 
@@ -95,22 +94,21 @@ def begin(session: Session, names: Sequence[Name], source: int, target: int, now
     """Notes a move, and that its names are moving. From then on brokers ask again where these are.
 
     Raises:
-        Refused: another move has not ended, or a name is not in the cell that it is to leave.
+        MoveRefused: another move has not ended, or a name is not in the cell that it is to leave.
     """
     # One at a time: whoever begins one waits here.
     session.fetch("SELECT cell_no FROM cell WHERE cell_no = ?" + session.dialect.for_update, (HOME_NUMBER,))
     if (other := open_move(session)) is not None:
-        raise Refused(
+        raise MoveRefused(
             f"The move {other.number} has not ended: go on with `halfmq cells move --resume`, or take it back with"
             " `halfmq cells move --give-up`.",
-            reason="MOVING",
-            field="topic",
+            Why.MOVING,
         )
     found = placements(session, names, locked=True)
     for name in names:
         place = found.get(name)
         if (HOME_NUMBER if place is None else place.cell) != source or (place is not None and place.move is not None):
-            raise Refused(f"{name} is in another cell by now; try again.", reason="MOVING", field="topic")
+            raise MoveRefused(f"{name} is in another cell by now; try again.", Why.MOVING)
     listed = json.dumps([[int(name.kind), name.text] for name in sorted(names)]).encode()
     session.insert(
         "cell_move",

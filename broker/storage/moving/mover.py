@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.cell import HOME_NUMBER
-from broker.errors import Refused
 from broker.storage.catalog.moves import MoveState, state_of
 from broker.storage.moving import arriving, copying, home, sealing
 from broker.storage.moving.copies import Copies
 from broker.storage.moving.records import merge
+from broker.storage.moving.refusals import MoveRefused, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class Mover:
         """Notes the move.
 
         Raises:
-            Refused: another one has not ended, or something is in another cell by now.
+            MoveRefused: another one has not ended, or something is in another cell by now.
         """
 
         def note(session: Session) -> Move:
@@ -78,7 +78,7 @@ class Mover:
         """Does what is left of a move. One that was given up is taken back.
 
         Raises:
-            Refused: it cannot go on. If it was sealed, it is taken back; otherwise it stays open.
+            MoveRefused: it cannot go on. If it was sealed, it is taken back; otherwise it stays open.
             StorageUnavailable: a database does not answer; it stays as it is, and can go on later.
         """
         state = self._databases.write(
@@ -99,12 +99,12 @@ class Mover:
                 self._seal(move, copies)
             copies.rest()
             self._decide(move, copies)
-        except Refused as refusal:
-            if refusal.reason == "MOVE_DECIDED":
+        except MoveRefused as refusal:
+            if refusal.why is Why.MOVE_DECIDED:
                 return MoveState.COME
-            if refusal.reason != "MOVE_GIVEN_UP" and self._state_in_source(move) is MoveState.SEALED:
+            if refusal.why is not Why.MOVE_GIVEN_UP and self._state_in_source(move) is MoveState.SEALED:
                 self.give_up(move)
-            if refusal.reason == "MOVE_GIVEN_UP":
+            if refusal.why is Why.MOVE_GIVEN_UP:
                 return MoveState.GIVEN_UP
             raise
         return MoveState.COME
@@ -120,8 +120,8 @@ class Mover:
                     move.source,
                     lambda session: sealing.seal(session, move.number, move.names, _now(session), self._most_rows),
                 )
-            except Refused as refusal:
-                if refusal.reason != "TRANSACTIONS_APART" or not left:
+            except MoveRefused as refusal:
+                if refusal.why is not Why.TRANSACTIONS_APART or not left:
                     raise
                 self._tell(refusal.message)
                 self._pause(PAUSE)
@@ -153,15 +153,15 @@ class Mover:
         """Takes a move back.
 
         Raises:
-            Refused: it is decided.
+            MoveRefused: it is decided.
         """
         number = move.number
         state = self._databases.write(move.target, lambda session: arriving.give_up(session, number, _now(session)))
         if state is MoveState.COME:
-            raise Refused(
+            raise MoveRefused(
                 f"The move {number} is decided: all of it is in the other cell. End it with"
                 " `halfmq cells move --resume`, and move it back.",
-                reason="MOVE_DECIDED",
+                Why.MOVE_DECIDED,
                 field="move",
             )
         self._databases.write(move.source, lambda session: sealing.unseal(session, number, _now(session), merge))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.cell import HOME_NUMBER
-from broker.errors import Refused
 from broker.storage.engine.statements import marks
 from broker.storage.moving import home
 from broker.storage.moving.contents import Contents, closed, shared_in_transactions
+from broker.storage.moving.refusals import MoveRefused, Why
 from broker.storage.moving.sealing import MOST_ROWS, estimate, too_many
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def plan(
         most_rows: how many rows may be taken out while the topics stand still.
 
     Raises:
-        Refused: it cannot move, or not there.
+        MoveRefused: it cannot move, or not there.
     """
     source = databases.read(HOME_NUMBER, lambda session: home.cell_of(session, names))
     if source == target:
-        raise Refused("They are in this cell already.", reason="ALREADY_THERE", field="to")
+        raise MoveRefused("They are in this cell already.", Why.ALREADY_THERE, field="to")
     found = databases.read(source, lambda session: closed(session, names, with_others=with_others))
     databases.read(HOME_NUMBER, lambda session: home.cell_of(session, found.names))
     made = databases.read(source, lambda session: _measured(session, source, target, found))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.place import InLog
-from broker.errors import Refused
 from broker.storage.catalog.moves import MoveState, advance, enter, state_of
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement, chunks, rows_of
@@ -22,6 +21,7 @@ from broker.storage.groups import groups
 from broker.storage.moving import taken_rows
 from broker.storage.moving.columns import columns_of, places_of
 from broker.storage.moving.contents import Contents, look_up, missing, needed, not_closed, shared_in_transactions
+from broker.storage.moving.refusals import MoveRefused, Why
 from broker.storage.moving.taken_rows import TakenRows
 from broker.storage.tables.rows import decode_released
 
@@ -57,12 +57,12 @@ def estimate(session: Session, contents: Contents) -> int:
     return int(total)
 
 
-def too_many(rows: int, most: int) -> Refused:
+def too_many(rows: int, most: int) -> MoveRefused:
     """The refusal of a seal that would last too long."""
-    return Refused(
+    return MoveRefused(
         f"{rows} rows of half messages, scheduled messages, leases and progress would have to be moved while the topics"
         f" stand still, and {most} are allowed: wait until there are fewer, move fewer names, or raise --most-rows.",
-        reason="TOO_MANY_ROWS",
+        Why.TOO_MANY_ROWS,
         field="most_rows",
     )
 
@@ -83,8 +83,8 @@ def seal(
         What was sealed; None if it was before.
 
     Raises:
-        Refused: the move was given up, the names are no closed set any more, or there are too many rows. Nothing may be
-            committed then.
+        MoveRefused: the move was given up, the names are no closed set any more, or there are too many rows. Nothing
+            may be committed then.
         StartOver: the set changed meanwhile.
     """
     before = enter(session, move_id, MoveState.SEALED, now)
@@ -110,9 +110,9 @@ def seal(
     return contents
 
 
-def given_up(move_id: int) -> Refused:
+def given_up(move_id: int) -> MoveRefused:
     """The refusal of a step of a move that was given up."""
-    return Refused(f"The move {move_id} was given up meanwhile.", reason="MOVE_GIVEN_UP", field="move")
+    return MoveRefused(f"The move {move_id} was given up meanwhile.", Why.MOVE_GIVEN_UP, field="move")
 
 
 def _locked(session: Session, names: Collection[Name]) -> Contents:
@@ -133,19 +133,17 @@ def _locked(session: Session, names: Collection[Name]) -> Contents:
 
 def _check(session: Session, contents: Contents) -> None:
     if absent := missing(contents):
-        raise Refused(
+        raise MoveRefused(
             f"{absent[0]} was deleted meanwhile: give the move up, and begin another one.",
-            reason="NOT_THERE",
-            field="topic",
+            Why.NOT_THERE,
         )
     if others := needed(session, contents):
         raise not_closed(others)
     if others := shared_in_transactions(session, contents):
-        raise Refused(
+        raise MoveRefused(
             "Transactions without a verdict have messages inside and outside of what moves; outside:"
             f" {', '.join(map(str, sorted(others)))}. Try again when they are decided, or move these, too.",
-            reason="TRANSACTIONS_APART",
-            field="topic",
+            Why.TRANSACTIONS_APART,
         )
 
 
