@@ -18,13 +18,18 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def pack(columns: str, rows: Sequence[Sequence[Any]]) -> bytes:
     """Rows of None, whole numbers, texts and bytes; `columns` are their names, separated by commas."""
-    return b"".join([_piece(columns), *[packed(row) for row in rows]])
+    return joined(columns, [packed(row) for row in rows])
+
+
+def joined(columns: str, rows: Sequence[bytes]) -> bytes:
+    """As `pack`, of rows that are packed."""
+    return b"".join([_piece(columns), *rows])
 
 
 def packed(row: Sequence[Any]) -> bytes:
     """One row."""
-    contents = [bytes(value) for value in row if isinstance(value, bytes | bytearray)]
-    plain = [[len(value)] if isinstance(value, bytes | bytearray) else value for value in row]
+    contents = [value for value in row if type(value) is bytes]
+    plain = [[len(value)] if type(value) is bytes else value for value in row]
     return b"".join([_piece(plain), *contents])
 
 

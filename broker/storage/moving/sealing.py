@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 MOST_ROWS = 200_000
-AT_ONCE = 500
+AT_ONCE = 2000
 BYTES_AT_ONCE = 4 << 20
 
 _COUNTS = (

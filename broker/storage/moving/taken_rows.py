@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.storage.moving.packing import pack, packed, unpack
+from broker.storage.moving.packing import joined, packed, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,21 +41,23 @@ class TakenRows:
             columns: names of their columns, separated by commas.
             rows: the values.
         """
-        start, size = 0, 0
-        for at, row in enumerate(rows):
-            own = len(packed(row))
-            if size and size + own > MOST_BYTES:
-                self._store(origin, columns, rows[start:at])
-                start, size = at, 0
-            size += own
-        self._store(origin, columns, rows[start:])
+        piece: list[bytes] = []
+        size = 0
+        for row in rows:
+            own = packed(row)
+            if size and size + len(own) > MOST_BYTES:
+                self._store(origin, columns, piece)
+                piece, size = [], 0
+            piece.append(own)
+            size += len(own)
+        self._store(origin, columns, piece)
 
-    def _store(self, origin: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-        if not rows:
+    def _store(self, origin: str, columns: str, piece: Sequence[bytes]) -> None:
+        if not piece:
             return
         self._last += 1
-        self.count += len(rows)
-        values = (self._move_id, self._last, origin, pack(columns, rows))
+        self.count += len(piece)
+        values = (self._move_id, self._last, origin, joined(columns, piece))
         self._session.insert("moving_row", "move_id, row_no, origin, content", [values])
 
 
