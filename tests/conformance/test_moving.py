@@ -9,6 +9,7 @@ import pytest
 from broker.domain.cell import given_by
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
+from broker.domain.place import InLog
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import Moved, NotFound, Refused, StaleReceipt
@@ -17,6 +18,8 @@ from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.groups import DeadLetterSearch
 from broker.ports.log import Duplicate, RecallWork
 from broker.ports.transactions import PrepareWork
+from broker.storage.moving import arriving
+from broker.storage.moving.copies import Copies
 from conformance.moving import B, C, Installation, found_in, group, made_in, sink, the_topic, topic
 from conformance.world import (
     HOUR,
@@ -122,14 +125,11 @@ async def test_what_was_committed_before_answers_the_same(cells: Installation) -
 async def test_dedup_keys_are_taken_along_but_not_those_that_were_freed(cells: Installation) -> None:
     store, orders, _ = await made_in(cells, 0)
     first = sending(orders, "first", dedup_key="order 1")
-    place = await store.send([first])
+    ok(await store.send([first]))
     mover, move = cells.begin(B, topic(), group())
     freed = await store.producer_group_id("shop")
     own = new_id()
     ok(await store.prepare([PrepareWork(own, freed, [half(orders, "x", dedup_key="order 2")])]))
-    from broker.storage.moving import arriving
-    from broker.storage.moving.copies import Copies
-
     databases = cells.databases()
     databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
     Copies(databases, move, lambda _: None).ahead()
@@ -139,7 +139,7 @@ async def test_dedup_keys_are_taken_along_but_not_those_that_were_freed(cells: I
     there = cells.store(B)
     moved = await the_topic(cells, B)
     repeated = await there.send([sending(moved, "second", dedup_key="order 1")])
-    assert repeated == [Duplicate(first.message_id, 0, place[0])]
+    assert repeated == [Duplicate(first.message_id, 0, InLog(orders.queue_ids[0], 0))]
     ok(await there.send([sending(moved, "free again", dedup_key="order 2")]))
 
 
@@ -326,9 +326,6 @@ async def test_a_name_that_is_taken_there_is_refused(cells: Installation) -> Non
 
 
 async def test_what_retention_deletes_while_it_is_copied_does_not_come_back(cells: Installation) -> None:
-    from broker.storage.moving import arriving
-    from broker.storage.moving.copies import Copies
-
     store, orders, _ = await made_in(cells, 0)
     await store.send([sending(orders, name, keys=(name,)) for name in "ab"])
     mover, move = cells.begin(B, topic(), group())

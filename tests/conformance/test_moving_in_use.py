@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
+from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, Moved, NotFound, StaleReceipt, StorageUnavailable
 from broker.ports.delivery import AckOutcome, Claimed, ClaimWork
@@ -17,6 +18,8 @@ from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.engine.clock import DatabaseClock
 from broker.storage.engine.session import Session, StartOver
 from broker.storage.groups import progress
+from broker.storage.moving import aligning, arriving, sealing
+from broker.storage.moving.copies import Copies
 from broker.storage.retention import trimming
 from conformance.moving import B, Installation, found_in, group, made_in, the_topic, topic
 from conformance.world import (
@@ -34,6 +37,7 @@ from conformance.world import (
     pull,
     receipts,
     refusal,
+    rollback,
     sending,
     stored_bytes_are_exact,
 )
@@ -202,8 +206,6 @@ async def test_retention_that_was_under_way_deletes_nothing_of_what_is_sealed(ce
     ok(await store.send([sending(orders, "one")]))
     _, move = cells.begin(B, topic(), group())
     databases = cells.databases()
-    from broker.storage.moving import sealing
-
     databases.write(0, lambda session: sealing.seal(session, move.number, move.names, 1))
     (queue_id,) = orders.queue_ids
 
@@ -219,3 +221,25 @@ async def test_retention_that_was_under_way_deletes_nothing_of_what_is_sealed(ce
     assert await store.trim_queue(orders, queue_id) == 0
     assert await store.deleted_topics(0, 10) == []
     assert cells.count(0, "message") == 1
+
+
+async def test_dedup_keys_that_were_read_before_the_seal_are_not_written_after_it(cells: Installation) -> None:
+    """A mover has read a key, and stands still; the key is freed; another mover ends the move."""
+    store, orders, _ = await made_in(cells, 0)
+    producers = await store.producer_group_id("shop")
+    own = new_id()
+    ok(await store.prepare([PrepareWork(own, producers, [half(orders, "dropped", dedup_key="d")])]))
+    mover, move = cells.begin(B, topic(), group())
+    databases = cells.databases()
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    keys = aligning.dedup_keys(orders.topic_id)
+    one, rows = databases.read(0, lambda session: aligning.read_range(session, keys, None))
+    assert len(rows) == 1
+    ok(await store.decide([rollback(own)]))
+    databases.write(0, lambda session: sealing.seal(session, move.number, move.names, 1))
+    Copies(databases, move, lambda _: None).rest()
+    databases.write(B, lambda session: aligning.align(session, move.number, one, rows, sealed=False))
+    assert mover.carry_on(move).moved
+    assert cells.count(B, "dedup_key") == 0
+    moved = await the_topic(cells, B)
+    assert isinstance((await cells.store(B).send([sending(moved, "anew", dedup_key="d")]))[0], InLog)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.storage.moving.columns import columns_of, places_of
-from broker.storage.moving.copying import guard
+from broker.storage.moving.copying import guard, is_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,13 +65,23 @@ def differs(session: Session, one: Range, rows: Sequence[Sequence[Any]]) -> bool
     return set(map(tuple, _there(session, one))) != set(map(tuple, rows))
 
 
-def align(session: Session, move_id: int, one: Range, rows: Sequence[Sequence[Any]]) -> None:
+def align(session: Session, move_id: int, one: Range, rows: Sequence[Sequence[Any]], *, sealed: bool) -> None:
     """Makes a range in the cell that is moved to have these rows.
+
+    Args:
+        session: a transaction.
+        move_id: the move.
+        one: the range.
+        rows: all rows of the range in the cell that is left.
+        sealed: whether they were read after the seal; otherwise nothing is done once the topics are sealed, because
+            they may have changed since.
 
     Raises:
         MoveRefused: the move was given up, or is decided.
     """
     guard(session, move_id)
+    if not sealed and is_sealed(session, move_id):
+        return
     part = one.part
     columns = columns_of(part.table)
     at = places_of(columns)[part.then]

@@ -52,7 +52,7 @@ class Copies:
             self._clear(found.topic_ids)
             queues = self._queues(found.topic_ids)
             copied = self._copy(queues)
-            self._align([aligning.dedup_keys(topic_id) for topic_id in found.topic_ids])
+            self._align([aligning.dedup_keys(topic_id) for topic_id in found.topic_ids], sealed=False)
             for queue in queues:
                 self._compare(queue)
             self._tell(f"copied {copied} messages")
@@ -93,14 +93,15 @@ class Copies:
             if databases.write(move.target, store):
                 count += len(piece.rows)
 
-    def _align(self, parts: list[Part]) -> None:
+    def _align(self, parts: list[Part], *, sealed: bool) -> None:
         move, databases = self._move, self._databases
         for part in parts:
             after = None
             while True:
                 one, rows = databases.read(move.source, partial(aligning.read_range, part=part, after=after))
                 if databases.read(move.target, partial(aligning.differs, one=one, rows=rows)):
-                    databases.write(move.target, partial(aligning.align, move_id=move.number, one=one, rows=rows))
+                    align = partial(aligning.align, move_id=move.number, one=one, rows=rows, sealed=sealed)
+                    databases.write(move.target, align)
                 if one.until is None:
                     break
                 after = one.until
@@ -129,6 +130,7 @@ class Copies:
             MoveRefused: the move was given up or is decided, or the copy differs.
         """
         move, databases = self._move, self._databases
+        databases.write(move.target, lambda session: copying.note_sealed(session, move.number))
         low = self._sealed_queues()
         self._copy(sorted(low))
         for queue, first in low.items():
@@ -136,8 +138,8 @@ class Copies:
                 pass
         self._drop_others(set(low))
         topic_ids = sorted({queue.topic_id for queue in low})
-        self._align([aligning.dedup_keys(topic_id) for topic_id in topic_ids])
-        self._align([part for queue in low for part in aligning.of_queue(queue.queue_id)])
+        self._align([aligning.dedup_keys(topic_id) for topic_id in topic_ids], sealed=True)
+        self._align([part for queue in low for part in aligning.of_queue(queue.queue_id)], sealed=True)
         self._renew_records()
         for queue in low:
             self._compare(queue)

@@ -30,6 +30,10 @@ SCHEDULED = "scheduled"
 """Notes of transactions that were copied while some of their messages waited for their time: these may be recalled."""
 
 
+SEALED = "sealed"
+"""Note that the topics are sealed, so that nothing that was read before may be written any more."""
+
+
 class Queue(NamedTuple):
     """A queue that is copied."""
 
@@ -76,6 +80,18 @@ def note_queues(session: Session, move_id: int, queues: set[Queue]) -> None:
     guard(session, move_id)
     new = sorted(queues - copied_queues(session, move_id))
     TakenRows(session, move_id).add(COPIED, "topic_id, queue_id", new)
+
+
+def note_sealed(session: Session, move_id: int) -> None:
+    """Notes that the topics are sealed."""
+    guard(session, move_id)
+    if not is_sealed(session, move_id):
+        TakenRows(session, move_id).add(SEALED, "move_id", [(move_id,)])
+
+
+def is_sealed(session: Session, move_id: int) -> bool:
+    """Whether it is noted that the topics are sealed."""
+    return taken_rows.read_one(session, move_id, origin=SEALED) is not None
 
 
 def last_copied(session: Session, queue: Queue) -> int | None:
