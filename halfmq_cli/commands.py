@@ -143,6 +143,7 @@ app = _group(
         "serve": ("serve", "serve"),
         "migrate": ("serve", "migrate_tables"),
         "restored": ("restored", "restored"),
+        "cells": ("cells", "cells"),
         "health": ("health", "health"),
         "doctor": ("doctor.command", "doctor"),
         "demo": ("demo.command", "demo"),

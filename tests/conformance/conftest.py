@@ -9,8 +9,9 @@ import pytest
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
 from broker.ports.delivery import JoinWork
+from conformance.moving import Installation, Installations
 from conformance.world import PREFIXES, Databases, World
-from support.databases import ALL_KINDS, AnyKind, drop_database
+from support.databases import ALL_KINDS, KINDS, AnyKind, Kind, drop_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -41,6 +42,29 @@ def kind(request: pytest.FixtureRequest) -> AnyKind:
 async def world(kind: AnyKind, databases: Databases) -> AsyncIterator[World]:
     """An empty database and a clock; brokers are opened with `world.broker()`."""
     made = World(kind, databases.empty(kind), PREFIXES.get(kind, ""))
+    yield made
+    await made.close()
+
+
+@pytest.fixture(scope="session")
+def installations() -> Iterator[Installations]:
+    """Databases of cells, shared by the tests of this process one after the other."""
+    made = Installations()
+    yield made
+    for url in made.urls:
+        drop_database(url)
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Kind:
+    """Which server the cells of the test are on."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def cells(server: Kind, installations: Installations) -> AsyncIterator[Installation]:
+    """Three empty cells; brokers are opened with `cells.store()`."""
+    made = installations.empty(server)
     yield made
     await made.close()
 

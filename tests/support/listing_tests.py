@@ -18,6 +18,7 @@ CDC_PAGE = f"{HERE}::test_the_subscription_on_the_page_of_cdc_is_valid"
 QUEUE = "ways/queue/test_side_by_side.py"
 OUTBOX_ROWS = "connect/cdc/test_outbox.py::test_rows_are_messages_and_may_be_deleted_at_once"
 BENCH = "acceptance/test_bench.py"
+CELLS = "conformance/test_moving_command.py"
 PIPELINE = "spark/pipeline/test_commands.py::test_a_topic_is_archived_replayed_and_condensed"
 OPTIONS = f"{HERE}::test_commands_exist_with_their_options"
 """Of commands that need a cluster, a registry or hours: the command, its options and the files are there."""
@@ -107,6 +108,10 @@ EACH = {
     },
     "docs/operations.md": {
         "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused",
+    },
+    "docs/how-to/moving-between-cells.md": {
+        "halfmq cells   ": f"{CELLS}::test_a_topic_is_moved_with_what_reads_it",
+        "halfmq cells move --resume": f"{CELLS}::test_a_command_that_is_killed_is_gone_on_with",
     },
     "docs/restore.md": {
         "mysql <copy.sql": "faults/test_backup.py::test_restored_to_the_moment_before_a_mistake",

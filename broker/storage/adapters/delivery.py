@@ -13,6 +13,7 @@ from broker.domain.lease import Receipt
 from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
 from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.catalog import moves
 from broker.storage.catalog.free_queues import FreeQueues
 from broker.storage.delivery import claims, forwarding, judging, receipts
 from broker.storage.delivery.group_views import GroupMemory
@@ -50,6 +51,8 @@ OFFSET_MEMORY = 40
 HELD_FOR = 5.0
 # Messages that cost as much to read as an item of another lane does.
 MESSAGES_PER_ITEM = 8
+LATELY = 60_000_000
+"""Microseconds: longer than a COMMIT without an answer is retried."""
 LARGE_FORWARD = 256 * 1024
 """Bytes of bodies from which a send with acks leaves a thread to others."""
 
@@ -257,7 +260,12 @@ class Delivery(Access):
     def _settle_again(
         self, session: Session, work: Sequence[Settling], before: list[_Outcome | BrokerError]
     ) -> list[_Outcome | BrokerError]:
-        return receipts.still_true(before, self._settle(session, work), self.clock.now())
+        again = self._settle(session, work)
+        now = self.clock.now()
+        if moves.left_since(session, now - LATELY):
+            # A lease that is gone was settled by the COMMIT in doubt, or has moved to another cell as it was.
+            return receipts.unless_gone(before, again)
+        return receipts.still_true(before, again, now)
 
 
 def _effort(claimed: Claimed | BrokerError) -> float:

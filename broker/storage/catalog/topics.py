@@ -8,6 +8,7 @@ from broker.domain.limits import MAX_PRODUCER_GROUPS
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.ports.epochs import SINK_GROUP
 from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
+from broker.storage.catalog.moves import name_of_topic, refuse_what_left
 from broker.storage.catalog.quotas import check_room
 from broker.storage.engine.statements import Statement, marks
 
@@ -27,6 +28,7 @@ def create_topic(session: Session, name: str, settings: TopicSettings, now: int)
 
     Raises:
         AlreadyExists: the name is taken.
+        Moved: it was moved to another cell.
         Overloaded: its tenant has as many as it may have.
     """
     count = settings.queue_count
@@ -42,6 +44,7 @@ def create_topic(session: Session, name: str, settings: TopicSettings, now: int)
     )
     if not session.insert("topic", _NEW_TOPIC, [values], keep_existing="name"):
         raise AlreadyExists(f"The topic {name!r} exists already.", reason="TOPIC_EXISTS", field="topic.name")
+    refuse_what_left(session, name_of_topic(name))
     check_room(session, name, is_group=False)
     topic_id = session.fetch("SELECT topic_id FROM topic WHERE name = ?", (name,))[0][0]
     priorities = [0] * count + list(range(1, settings.priority_levels))

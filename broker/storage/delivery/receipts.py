@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.domain.lease import (
     receipt_gone,
 )
-from broker.errors import StaleReceipt
+from broker.errors import Moved, StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, HoldWork, NackWork, ReceiptOutcome, Settling
 from broker.storage.delivery import leases
 from broker.storage.delivery.fencing import acknowledged_bits, refusal_of
@@ -78,6 +78,25 @@ def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:
     other consumer can have taken the message since.
     """
     return [_still_true(first, second, now) for first, second in zip(before, again, strict=True)]
+
+
+def unless_gone(before: Outcomes, again: Outcomes) -> Outcomes:
+    """As `still_true`, where leases may have moved to another cell meanwhile: what was valid and is gone is not known.
+
+    Clients then repeat it where the lease is.
+    """
+    return [_unless_gone(first, second) for first, second in zip(before, again, strict=True)]
+
+
+def _unless_gone(first: Outcome, second: Outcome) -> Outcome:
+    if isinstance(first, AckOutcome) and isinstance(second, AckOutcome):
+        gone = second.refused.keys() - first.refused.keys()
+        return Moved("lease of this receipt") if gone else second
+    return Moved("lease of this receipt") if _was_valid(first) and isinstance(second, StaleReceipt) else second
+
+
+def _was_valid(outcome: Outcome) -> bool:
+    return isinstance(outcome, ReceiptOutcome)
 
 
 def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:

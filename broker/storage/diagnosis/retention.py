@@ -8,6 +8,7 @@ from broker.ports.diagnosis import DAY, Finding, Severity
 from broker.storage.diagnosis.subject import AT_MOST, counted, lasting
 from broker.storage.groups.progress import first_unread
 from broker.storage.log.schedule import earliest
+from broker.storage.retention.topic_deletion import DELETED
 
 if TYPE_CHECKING:
     from broker.storage.diagnosis.subject import Subject
@@ -173,8 +174,8 @@ def deletions(subject: Subject) -> list[Finding]:
     """Deleted topics with remaining data. Reads the small table `topic`."""
     subject.need_tables()
     now = subject.now()
-    found = subject.some("SELECT topic_id FROM topic WHERE deleted_at IS NOT NULL")
-    first = subject.session.fetch("SELECT MIN(deleted_at) FROM topic")[0][0]
+    found = subject.some(f"SELECT topic_id FROM topic WHERE {DELETED}")
+    first = subject.session.fetch(f"SELECT MIN(deleted_at) FROM topic WHERE {DELETED}")[0][0]
     late = now - (now if first is None else first)
     severity = subject.settings.behind.severity(late)
     if not severity:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.cell import Name, Placed
 from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.group import ConsumerGroup, ExhaustedPolicy, GroupMode, GroupSettings
 from broker.errors import AlreadyExists, NotFound, Refused
+from broker.storage.catalog.moves import refuse_what_left
 from broker.storage.catalog.quotas import check_room
 from broker.storage.catalog.topics import create_topic
 
@@ -107,6 +109,7 @@ def create_group(
 
     Raises:
         AlreadyExists: the name is taken.
+        Moved: it was moved to another cell.
         Refused: there are `most` groups already.
         Overloaded: its tenant has as many as it may have.
     """
@@ -133,6 +136,7 @@ def create_group(
     )
     if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
+    refuse_what_left(session, Name(Placed.GROUP, name))
     check_room(session, name, is_group=True)
     # Not from the cache: another broker may have deleted it.
     if not session.fetch("SELECT 1 FROM topic WHERE name = ?", (dead_letter_topic(name),)):

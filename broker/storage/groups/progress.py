@@ -150,6 +150,7 @@ def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mappin
         offsets: by queue id, the offset below which all messages are handled; at most the end of the queue.
 
     Raises:
+        NotFound: the group or the topic was deleted.
         Refused: the group is broadcasting, or reads under leases.
     """
     if group.settings.mode is GroupMode.BROADCASTING:
@@ -161,10 +162,16 @@ def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mappin
     join(session, group, [topic])
     for queue_id in sorted(offsets):
         # First the progress: a claim locks it while it adds leases.
-        session.fetch(
+        locked = session.fetch(
             "SELECT 1 FROM group_progress WHERE group_id = ? AND queue_id = ?" + session.dialect.for_update,
             (group.group_id, queue_id),
         )
+        if not locked:
+            raise NotFound(
+                f"The group {group.name!r}, or the topic, was deleted a moment ago.",
+                reason="GROUP_NOT_FOUND",
+                field="consumer_group",
+            )
         leased = session.fetch_one(
             "SELECT 1 FROM lease WHERE group_id = ? AND queue_id = ? LIMIT 1", (group.group_id, queue_id)
         )

@@ -1,7 +1,8 @@
 """Deletes topics: a short transaction hides the topic, then its messages are deleted in batches, crash-safe.
 
 A deleted topic's row stays until all of its data is deleted, under a name that no client can use; `deleted_at` is set
-in it and in the rows of its queues, so that look-ups do not find it, and no more offsets are assigned in it.
+in it and in the rows of its queues, so that look-ups do not find it, and no more offsets are assigned in it. A topic
+that is moving to another cell is hidden in the same way, but under another name, and is not touched here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 RECONNECT_TIMEOUT = 10.0
 """Seconds to retry the database, when not run by a broker."""
+DELETED = "deleted_at IS NOT NULL AND name LIKE '~%'"
+"""Condition on the table topic: it is deleted; otherwise one with `deleted_at` is moving to another cell."""
 
 
 def delete_topic(session: Session, topic: Topic, now: int) -> None:
@@ -67,18 +70,24 @@ def _in_use(text: str) -> Refused:
 
 
 def deleted_topics(session: Session, limit: int, after: int = 0) -> list[int]:
-    """Deleted topics with remaining data, from an id on. Reads the small table `topic`."""
+    """Deleted topics with remaining data, from an id on; not those that are moving. Reads the small table `topic`."""
     return [
         row[0]
         for row in session.fetch(
-            "SELECT topic_id FROM topic WHERE topic_id > ? AND deleted_at IS NOT NULL ORDER BY topic_id LIMIT ?",
+            f"SELECT topic_id FROM topic WHERE topic_id > ? AND {DELETED} ORDER BY topic_id LIMIT ?",
             (after, limit),
         )
     ]
 
 
 def sweep(session: Session, topic_id: int) -> bool:
-    """Deletes a part of a deleted topic's data; returns whether any is left."""
+    """Deletes a part of a deleted topic's data; returns whether any is left.
+
+    The topic's row is locked: one that has moved to another cell may come back under its number once all is deleted.
+    """
+    locked = f"SELECT 1 FROM topic WHERE topic_id = ? AND {DELETED}{session.dialect.for_update}"
+    if not session.fetch(locked, (topic_id,)):
+        return False
     queue = session.fetch_one(
         "SELECT queue_id, min_offset FROM queue WHERE topic_id = ? ORDER BY queue_no LIMIT 1", (topic_id,)
     )
@@ -86,7 +95,7 @@ def sweep(session: Session, topic_id: int) -> bool:
         queue_id, first = queue
         head = oldest_messages(session, queue_id, first, CHUNK)
         if head:
-            drop_oldest(session, topic_id, queue_id, first, head)
+            drop_oldest(session, topic_id, queue_id, first, head, deleted=True)
             return True
         session.run("DELETE FROM offset_gap WHERE queue_id = ?", (queue_id,))
         session.run("DELETE FROM queue WHERE queue_id = ?", (queue_id,))
@@ -101,7 +110,7 @@ def sweep(session: Session, topic_id: int) -> bool:
         return True
     # Few: groups that set a filter on it.
     session.run("DELETE FROM group_filter WHERE topic_id = ?", (topic_id,))
-    session.run("DELETE FROM topic WHERE topic_id = ? AND deleted_at IS NOT NULL", (topic_id,))
+    session.run("DELETE FROM topic WHERE topic_id = ?", (topic_id,))
     return False
 
 

@@ -46,11 +46,21 @@ def _unless_unread(session: Session, queue_id: int, messages: list[OldMessage]) 
     return messages if unread is None else [message for message in messages if message.offset < unread]
 
 
-def drop_oldest(session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[OldMessage]) -> None:
+def drop_oldest(
+    session: Session, topic_id: int, queue_id: int, first: int, messages: Sequence[OldMessage], *, deleted: bool = False
+) -> None:
     """Deletes the messages from the queue's lower bound `first` on, with their keys and records.
 
+    Args:
+        session: a transaction.
+        topic_id: the topic.
+        queue_id: the queue.
+        first: its lower bound.
+        messages: the first messages of the queue.
+        deleted: of a deleted topic; otherwise it may not be deleted, nor moving to another cell.
+
     Raises:
-        StartOver: another broker moved the bound meanwhile.
+        StartOver: another broker moved the bound meanwhile, or the topic was deleted or moved.
     """
     end = messages[-1].offset + 1
     entries = [
@@ -64,7 +74,8 @@ def drop_oldest(session: Session, topic_id: int, queue_id: int, first: int, mess
     session.execute_all([*keys.deletion(session, entries), redriven])
     # Last, because appends to the queue wait from here on.
     moved = session.run(
-        "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?",
+        "UPDATE queue SET min_offset = ?, stored_bytes = stored_bytes - ? WHERE queue_id = ? AND min_offset = ?"
+        f" AND deleted_at IS {'NOT ' if deleted else ''}NULL",
         (end, sum(message.size for message in messages), queue_id, first),
     )
     if not moved:

@@ -12,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from broker.domain.cell import Name, Placed
 from broker.domain.place import InLog
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import BrokerError, NotFound, Refused, VerdictConflict
 from broker.ports.epochs import NO_EPOCH, NOTHING_ELSE, EpochCommitted
 from broker.ports.transactions import TransactionOutcome, VerdictWork
+from broker.storage.catalog import moves
 from broker.storage.engine.session import StartOver
 from broker.storage.log import bulk_release
 from broker.storage.transactions import epoch_writes, halves
@@ -63,12 +65,14 @@ def _locked(session: Session, epoch: Epoch, now: int) -> _Sink:
 
     Raises:
         Refused: it belongs to another query.
+        Moved: it is new here, and was moved to another cell.
     """
     locking = session.dialect.for_update
     row = session.fetch_one(SINK + locking, (epoch.sink,))
     if row is None:
         values = (epoch.sink, epoch.query_id, 0, now)
-        session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name")
+        if session.insert("sink", "name, query_id, generation, created_at", [values], keep_existing="name"):
+            moves.refuse_what_left(session, Name(Placed.SINK, epoch.sink))
         row = session.fetch(SINK + locking, (epoch.sink,))[0]
     sink_id, query_id, generation, committed, _, went_back = row
     if not epoch.query_id or query_id == epoch.query_id:

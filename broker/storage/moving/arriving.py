@@ -1,0 +1,150 @@
+"""What a move does in the cell that is moved to, before the first copy and with the last: `decide` is the decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.cell import Placed
+from broker.storage.catalog.moves import MoveState, advance, enter
+from broker.storage.moving import taken_rows
+from broker.storage.moving.columns import places_of
+from broker.storage.moving.comparing import unequal
+from broker.storage.moving.contents import texts, topic_names
+from broker.storage.moving.copying import Queue, guard
+from broker.storage.moving.records import ProducerGroups, merge, translated
+from broker.storage.moving.refusals import MoveRefused, Why
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from broker.domain.cell import Name
+    from broker.storage.engine.session import Session
+    from broker.storage.moving.taken_rows import Stored
+
+_TRANSLATED = {"half_message", "op_record"}
+
+
+def begin(session: Session, move_id: int, names: Collection[Name], now: int) -> MoveState:
+    """Notes a move in the cell that is moved to; returns how far it is.
+
+    Raises:
+        MoveRefused: a name exists there.
+    """
+    state = enter(session, move_id, MoveState.COMING, now) or MoveState.COMING
+    if state is MoveState.COMING:
+        _refuse_taken(session, names)
+    return state
+
+
+def _refuse_taken(session: Session, names: Collection[Name]) -> None:
+    for table, wanted in (
+        ("topic", topic_names(names)),
+        ("consumer_group", texts(names, Placed.GROUP)),
+        ("sink", texts(names, Placed.SINK)),
+    ):
+        for (name,) in session.fetch_in(f"SELECT name FROM {table} WHERE name", wanted):
+            raise MoveRefused(
+                f"The cell that it is to move to has a {table.replace('_', ' ')} {name!r} already; delete one of them.",
+                Why.NAME_TAKEN,
+            )
+
+
+def leftovers(session: Session, topic_ids: Collection[int]) -> list[int]:
+    """Topics that had left this cell by an earlier move, and whose messages retention has not deleted yet."""
+    query = "SELECT topic_id FROM topic WHERE deleted_at IS NOT NULL AND topic_id"
+    return [row[0] for row in session.fetch_in(query, sorted(topic_ids))]
+
+
+def make_producer_groups(session: Session, move_id: int, groups: ProducerGroups, ids: set[int]) -> None:
+    """Makes the producer groups that are new here, apart from what takes longer: others wait for their names.
+
+    Raises:
+        MoveRefused: the move was given up, or is decided.
+    """
+    guard(session, move_id)
+    groups.there(session, ids)
+
+
+def decide(
+    session: Session,
+    move_id: int,
+    names: Collection[Name],
+    sealed: Callable[[], Iterator[Stored]],
+    ends: Mapping[Queue, int],
+    groups: ProducerGroups,
+    now: int,
+) -> int:
+    """Adds what was sealed to what was copied, and with the COMMIT it is here and nowhere else.
+
+    Args:
+        session: a transaction in the cell that is moved to.
+        move_id: the move.
+        names: what moves.
+        sealed: reads what was sealed.
+        ends: by queue, the offset behind its last message in the cell that is left.
+        groups: producer groups of both cells.
+        now: the time (microseconds).
+
+    Returns:
+        How many rows were added.
+
+    Raises:
+        MoveRefused: the move was given up or is decided, a name exists here, or the copy differs.
+    """
+    guard(session, move_id)
+    _refuse_taken(session, names)
+    count = 0
+    for _, table, columns, rows in sealed():
+        count += len(rows)
+        if table == "queue":
+            _compare(session, columns, rows, ends)
+        if table != "producer_group":
+            _add(session, table, columns, rows, groups)
+    taken_rows.forget(session, move_id)
+    for name in names:
+        session.run("DELETE FROM moved_name WHERE kind = ? AND name = ?", (int(name.kind), name.text))
+    advance(session, move_id, MoveState.COME, now)
+    return count
+
+
+def _add(session: Session, table: str, columns: str, rows: list[tuple[Any, ...]], groups: ProducerGroups) -> None:
+    at = places_of(columns)
+    if table in _TRANSLATED:
+        named = [dict(zip(at, row, strict=True)) for row in rows]
+        ids = {row["producer_group_id"] for row in named if row["producer_group_id"] is not None}
+        named = translated(named, groups.there(session, ids))
+        if table == "op_record":
+            merge(session, named)
+            return
+        rows = [tuple(row.values()) for row in named]
+    added = session.insert(table, columns, rows)
+    if added != len(rows):
+        raise RuntimeError(f"{added} of {len(rows)} rows of {table} were added")
+
+
+def _compare(session: Session, columns: str, rows: list[tuple[Any, ...]], ends: Mapping[Queue, int]) -> None:
+    at = places_of(columns)
+    for row in rows:
+        queue = Queue(row[at["topic_id"]], row[at["queue_id"]])
+        low, end = session.fetch(
+            "SELECT COALESCE(MIN(log_offset), ?), COALESCE(MAX(log_offset) + 1, 0) FROM message WHERE queue_id = ?",
+            (row[at["min_offset"]], queue.queue_id),
+        )[0]
+        if end != ends[queue] or low < row[at["min_offset"]] or end > row[at["next_offset"]]:
+            raise unequal(queue, (row[at["min_offset"]], ends[queue]), (low, end))
+
+
+def give_up(session: Session, move_id: int, now: int) -> MoveState:
+    """Gives a move up, unless it has come; returns how far it is then: GIVEN_UP or COME, which are final."""
+    state = enter(session, move_id, MoveState.GIVEN_UP, now)
+    if state is MoveState.COME:
+        return state
+    if state is MoveState.COMING:
+        advance(session, move_id, MoveState.GIVEN_UP, now)
+    return MoveState.GIVEN_UP
+
+
+def forget_copied(session: Session, move_id: int) -> None:
+    """Forgets the notes of a move that was given up, of which nothing is left here."""
+    if enter(session, move_id, MoveState.GIVEN_UP, 0) is MoveState.GIVEN_UP:
+        taken_rows.forget(session, move_id)
