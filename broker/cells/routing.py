@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind
-from broker.domain.cell import HOME_NUMBER, Name, Placed, apart
+from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement, apart
 from broker.errors import BrokerError, CellAway, InvalidArgument, Moved, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
 
@@ -115,11 +115,18 @@ class Router:
         Raises:
             Refused: they are in several.
         """
-        found = await self.placing.find(names)
+        found = await self._together(set(names))
         cells = {placement.cell for placement in found.values()}
         if len(cells) > 1:
             raise apart(sorted(found))
         return self.numbered(cells.pop() if cells else HOME_NUMBER)
+
+    async def _together(self, names: set[Name]) -> dict[Name, Placement]:
+        """Where names are; if that is not one cell, as the list says now: what was remembered is of several moments."""
+        found = await self.placing.find(names)
+        if len({placement.cell for placement in found.values()}) > 1:
+            found = await self.placing.find(names, again=True)
+        return found
 
     async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> Cell:
         """The cell of topics and of a group that reads them, or of a sink that writes them.
@@ -129,16 +136,20 @@ class Router:
         Raises:
             Refused: they are in several cells.
         """
-        cell = await self.cell_of(topics)
-        own = (await self.placing.find([reader]))[reader]
+        names = set(topics)
+        found = await self._together({reader, *names})
+        own, cells = found[reader], {found[name].cell for name in names}
+        if len(cells) > 1:
+            raise apart(sorted(names))
+        cell = self.numbered(cells.pop() if cells else own.cell)
         if own.cell == cell.number:
             return cell
         if own.cell != HOME_NUMBER or await self._is_at_home(reader):
-            raise apart([reader, *sorted(set(topics))])
+            raise apart([reader, *sorted(names)])
         if self._may_create(reader):
             placed = await self.placing.place(reader, cell.number)
             if placed.cell != cell.number:
-                raise apart([reader, *sorted(set(topics))])
+                raise apart([reader, *sorted(names)])
         return cell
 
     async def _is_at_home(self, name: Name) -> bool:
