@@ -109,7 +109,7 @@ EACH = {
     "docs/operations.md": {
         "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused",
     },
-    "docs/how-to/moving-between-cells.md": {
+    "docs/moving-between-cells.md": {
         "halfmq cells   ": f"{CELLS}::test_a_topic_is_moved_with_what_reads_it",
         "halfmq cells move --resume": f"{CELLS}::test_a_command_that_is_killed_is_gone_on_with",
     },
