@@ -100,8 +100,8 @@ class CellOpener(Loop):
             ProducerRouter(router),
             SinkRouter(router),
             ConsumerRouter(router),
-            QueryRouter(router),
-            AdminRouter(router),
+            QueryRouter(router.for_operators()),
+            AdminRouter(router.for_operators()),
         )
 
     async def open_all(self) -> None:
