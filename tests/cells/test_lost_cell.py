@@ -126,6 +126,19 @@ def test_topics_in_other_cells_go_on_without_the_home_database(shared: str, serv
         soon(lambda: client.topic_in("b"))
 
 
+def test_a_broker_ends_while_a_cell_does_not_answer(shared: str, server: PrivateServer) -> None:
+    with (
+        BrokerProcess(shared, {"HALFMQ_CELLS": f"b={server.url}"}, reconnect_timeout=600, answer_timeout=600) as broker,
+        CellClient(broker.endpoint) as client,
+    ):
+        client.send(message(client.topic_in("b"), "1"))
+        server.freeze()
+        try:
+            broker.stop()
+        finally:
+            server.thaw()
+
+
 def test_nobody_waits_for_the_home_database_where_names_are_remembered(shared: str, server: PrivateServer) -> None:
     """With the usual timeouts, each call would take 20 seconds."""
     with (

@@ -39,6 +39,20 @@ def number_cells(home: Database, names: Sequence[str]) -> tuple[list[Cell], dict
     )
 
 
+def known_cells(home: Database) -> list[Cell]:
+    """The cells that the home database knows, home first; none before the first one was added."""
+    return _run(home, cells.all_cells)
+
+
+def check_new(database: Database, name: str, installation: bytes | None, *, has_cells: bool) -> None:
+    """Refuses a database that cannot become a cell: see `broker.storage.catalog.cells.check_new`.
+
+    Raises:
+        ConfigurationError: it is another cell, or has topics or groups of its own.
+    """
+    _run(database, lambda session: cells.check_new(session, name, installation, has_cells=has_cells))
+
+
 def adopt(database: Database, cell: Cell, home: dict[str, int]) -> None:
     """Makes a database a cell, or checks that it is that one; `home` has the home database's greatest numbers.
 
