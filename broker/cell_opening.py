@@ -142,6 +142,7 @@ class CellOpener(Loop):
         try:
             await parts.store.start()
         except BaseException:
+            shared.answers.remove(cell.number)
             await parts.store.close()
             database.close()
             raise

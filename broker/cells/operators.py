@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import placing
-from broker.domain.cell import HOME_NUMBER, LEAST_LOADED, Placed
+from broker.domain.cell import HOME, HOME_NUMBER, LEAST_LOADED, Placed
 from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
+from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc, query_pb2, query_pb2_grpc
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     async def _create(self, request: Any, name: Name, method: Callable[[Any], Any], context: _Context) -> Any:
         router = self._router
         wanted = request.cell
+        if wanted not in {"", HOME} and CALLER.get().tenant:
+            # Its quotas count what is at home.
+            raise InvalidArgument("Whoever belongs to a tenant does not choose a cell: operators do.", field="cell")
         cell = await router.cell_of([name])
         if wanted == LEAST_LOADED:
             wanted = (await router.least_loaded()).name if cell is router.home else cell.name

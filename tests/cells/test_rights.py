@@ -30,19 +30,22 @@ class World(NamedTuple):
     client: CellClient
     root: Headers
     bob: Headers
+    tenant: Headers
     home: str
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     home, other = (create_database(server_url("mariadb")) for _ in range(2))
-    tokens = {name: new_token() for name in ("root", "bob")}
+    tokens = {name: new_token() for name in ("root", "bob", "acme")}
     content = b""
     for name, token in tokens.items():
-        content = with_token(content, name, hash_of(token), roles=(), tenant="", replace=False)
+        content = with_token(
+            content, name, hash_of(token), roles=(), tenant=name if name == "acme" else "", replace=False
+        )
     file = tmp_path_factory.mktemp("rights") / "tokens.toml"
     file.write_bytes(content)
-    root, bob = ((("authorization", f"Bearer {tokens[name]}"),) for name in ("root", "bob"))
+    root, bob, acme = ((("authorization", f"Bearer {tokens[name]}"),) for name in tokens)
     settings = {"access": True, "access_tokens": file, "access_without_tls": True, "auto_create_groups": True}
     with BrokerProcess(home, {"HALFMQ_CELLS": f"b={other}"}, **settings) as broker, CellClient(broker.endpoint) as own:
         halfmq("access", "grant", "user:root", "all", "*", "*", f"--database={home}")
@@ -66,7 +69,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ):
             rule = access_pb2.AccessRule(subject="user:bob", actions=[rights], kind=kind_of, pattern=name)
             own.admin.GrantAccess(access_pb2.GrantAccessRequest(rule=rule), metadata=root, timeout=PATIENCE)
-        yield World(own, root, bob, home)
+        yield World(own, root, bob, acme, home)
     drop_database(home)
     drop_database(other)
 
@@ -93,3 +96,17 @@ def test_a_group_is_placed_for_those_only_who_may_create_it(world: World) -> Non
     assert count(world.home, "placement", "name = 'readers'") == 0
     assert list(pull(request, metadata=world.root, timeout=PATIENCE)) == []
     assert list(pull(request, metadata=world.bob, timeout=PATIENCE)) == []
+
+
+def test_a_tenant_does_not_get_around_its_quotas_by_another_cell(world: World) -> None:
+    rule = access_pb2.AccessRule(subject="user:acme", actions=["create"], kind="topic", pattern="acme%*")
+    world.client.admin.GrantAccess(access_pb2.GrantAccessRequest(rule=rule), metadata=world.root, timeout=PATIENCE)
+    for cell, expected in (("b", "INVALID_ARGUMENT"), ("*", "INVALID_ARGUMENT"), ("", "")):
+        request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name="acme%orders"), cell=cell)
+        try:
+            world.client.admin.CreateTopic(request, metadata=world.tenant, timeout=PATIENCE)
+            found = ""
+        except grpc.RpcError as error:
+            found = reason(error)
+        assert found == expected
+    assert count(world.home, "placement", "name LIKE 'acme%'") == 0
