@@ -239,6 +239,10 @@ def _check_new(config: BrokerConfig, home: Database) -> None:
             if (version := current(database)) is not None:
                 installation = known[0].installation if known else None
                 check_new(database, name, installation, has_cells=version >= FIRST_WITH_CELLS)
+        except ConfigurationError:
+            # Another broker that starts at the same time may have made it the cell: that is judged when it is opened.
+            if all(cell.name != name for cell in known_cells(home)):
+                raise
         finally:
             database.close()
 

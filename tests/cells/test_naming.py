@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import threading
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -110,3 +111,32 @@ def test_errors_about_many_or_long_names_are_short(client: CellClient) -> None:
     assert refused(lambda: client.admin.CreateTopic(wanted, timeout=PATIENCE)) == "INVALID_ARGUMENT"
     page = admin_pb2.ListTopicsRequest(page_token="x" * 100_000 + ":")
     assert refused(lambda: client.admin.ListTopics(page, timeout=PATIENCE)) == "INVALID_ARGUMENT"
+
+
+def test_a_topic_that_is_created_while_it_is_deleted_is_where_the_list_says(cells: Cells) -> None:
+    topic = unique("orders")
+    wanted = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=topic, queue_count=1), cell="b")
+    attempts = 150
+    made = [0, 0]
+
+    def again_and_again(endpoint: str, which: int) -> None:
+        with CellClient(endpoint) as own:
+            for _ in range(attempts):
+                with suppress(grpc.RpcError):
+                    if which:
+                        own.delete_topic(topic)
+                    else:
+                        own.admin.CreateTopic(wanted, timeout=PATIENCE)
+                    made[which] += 1
+
+    threads = [
+        threading.Thread(target=again_and_again, args=(broker.endpoint, which))
+        for which, broker in enumerate((cells.one, cells.two))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert min(made) > 1
+    assert count(cells.other, "topic", f"name = '{topic}'") == count(cells.home, "placement", f"name = '{topic}'")
+    assert count(cells.home, "topic", f"name = '{topic}'") == 0
