@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder
 from broker.assembly import assemble, attach_metrics, make_console, make_gate, make_gateway, make_metrics, make_tracer
+from broker.cell_opening import CellOpener, Shared, cells_of
+from broker.cells.checks import RoutedAnswers
 from broker.config_sources import seen_by_all
+from broker.domain.cell import HOME_NUMBER
 from broker.errors import BrokerError, ConfigurationError
 from broker.metrics.listener import MetricsListener
 from broker.ports.observer import NO_OBSERVER, Observer, both, guarded
 from broker.ports.tracer import NO_TRACER, Tracer, guarded_tracer
-from broker.server import Server
+from broker.server import Server, servicers_of
+from broker.storage.adapters.celling import check_home
 from broker.storage.adapters.restoring import check_restorations
 from broker.storage.adapters.store import Store
 from broker.storage.engine.durability import open_database
@@ -28,8 +32,10 @@ from broker.wire.interceptor import CallInterceptor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.assembly import Parts
     from broker.config import BrokerConfig
     from broker.console.server import ConsoleServer
+    from broker.server import Servicers
     from broker.tracing.export import ExportingTracer
 
 logger = logging.getLogger("halfmq.broker")
@@ -71,6 +77,7 @@ class Broker:
         self._server: Server | None = None
         self._console: ConsoleServer | None = None
         self._replaced = asyncio.Event()
+        self._cells: CellOpener | None = None
 
     @property
     def endpoint(self) -> str:
@@ -102,8 +109,6 @@ class Broker:
         async with AsyncExitStack() as undo:
             await asyncio.to_thread(self._open_database)
             undo.callback(self._database.close)
-            # One in memory survives nothing.
-            survives = "" if self._database.volatile else await asyncio.to_thread(self._database.survives)
             self._exporting = make_tracer(config)
             undo.push_async_callback(self._close_tracer)
             server = await self._open(undo)
@@ -115,8 +120,8 @@ class Broker:
             loop.start()
         await server.serve()
         logger.info("broker %s serves on %s, database %s", config.name, self.endpoint, self._database.shown_url)
-        if survives:
-            logger.info("an acknowledged commit survives %s", survives)
+        if self._database.survives:
+            logger.info("an acknowledged commit survives %s", self._database.survives)
         if self.admin_endpoint:
             logger.info("broker %s serves operators on %s", config.name, self.admin_endpoint)
         if self.console_endpoint:
@@ -150,7 +155,8 @@ class Broker:
         self._reports = parts.reports
         parts.reporter.replaced = self._replaced.set
         self._loop_observer = both(self._observer, parts.failures)
-        self._server = Server(config, parts, guard, gateway, shares_port=self._shares_port)
+        servicers = await self._servicers(parts, guard)
+        self._server = Server(config, servicers, parts.sessions, guard, gateway, shares_port=self._shares_port)
         parts.readiness.tell = self._server.tell_readiness
         self._console = make_console(
             config, self._server.servicers(), gate, parts.audit, guard, shares_port=self._shares_port
@@ -161,6 +167,10 @@ class Broker:
             await parts.rights.refresh()
             await parts.quotas.refresh()
             await gate.start()
+        if self._cells is not None:
+            undo.push_async_callback(self._cells.close)
+            await self._cells.open_all()
+            self._loops = [*self._loops, self._cells]
         if self._metrics is not None:
             undo.push_async_callback(self._close_metrics)
             self._metrics_listener = MetricsListener(config.metrics_listen, self._metrics.render)
@@ -170,6 +180,14 @@ class Broker:
         await self._server.listen()
         self._reports.status = replace(self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now())
         return self._server
+
+    async def _servicers(self, parts: Parts, guard: CallInterceptor) -> Servicers:
+        """What serves calls: the parts, or what routes to the parts of several databases."""
+        if not self.config.cell_urls:
+            return servicers_of(parts, self.config, guard)
+        shared = Shared(self.config, parts, RoutedAnswers(parts.answers), guard, self._make_store, self._replaced.set)
+        self._cells = await cells_of(shared, self._database)
+        return self._cells.servicers
 
     async def stop(self) -> bool:
         """Drains: clients switch to other brokers, calls in flight end, everything acknowledged is durable.
@@ -192,6 +210,8 @@ class Broker:
             async with asyncio.timeout(CLOSING):
                 await self._record_the_rest()
                 await self._leave()
+                if self._cells is not None:
+                    await self._cells.close()
                 await self._store.close()
         except TimeoutError:
             logger.warning(
@@ -235,6 +255,7 @@ class Broker:
             allow_unsafe=config.allow_unsafe_database,
             largest_body=config.max_body_bytes,
             table_prefix=config.table_prefix,
+            cell=HOME_NUMBER if config.cell_urls else None,
         )
         try:
             self._prepare_database(warnings)
@@ -255,6 +276,7 @@ class Broker:
                 field="database",
             )
         check_restorations(self._database)
+        check_home(self._database, with_cells=bool(self.config.cell_urls))
 
 
 def __getattr__(name: str) -> Any:

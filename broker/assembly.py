@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ChangeRecorder, Gate
+from broker.cells.checks import ProducerWatcher, RoutedAnswers, SessionsOfCell
 from broker.errors import ConfigurationError
 from broker.maintenance import retention, state_sampler
 from broker.maintenance.audit_recorder import AuditRecorder
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.console.server import ConsoleServer
     from broker.maintenance.loop import Loop
+    from broker.ports.checks import CheckStreams
     from broker.rocketmq.gateway import Gateway
     from broker.storage.engine.connection import Database
     from broker.tracing.export import ExportingTracer
@@ -117,14 +119,43 @@ class Parts:
     loops: list[Loop]
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What another cell's parts share with those of the home database.
+
+    Attributes:
+        home: the parts of the home database.
+        number: of the cell.
+        answers: takes producers' answers to checks.
+    """
+
+    home: Parts
+    number: int
+    answers: RoutedAnswers
+
+    def streams(self, catalog: Catalog) -> SessionsOfCell:
+        """The producers' streams, for the checks of a cell with this catalog."""
+        return SessionsOfCell(self.home.sessions, self.home.catalog, catalog, self.answers.told_by(self.number))
+
+
 def assemble(
     config: BrokerConfig,
     database: Database,
     observer: Observer = NO_OBSERVER,
     make_store: type[Store] = Store,
     tracer: Tracer = NO_TRACER,
+    beside: Beside | None = None,
 ) -> Parts:
-    """Builds the parts on a database; nothing runs yet. They report to the observer and the tracer."""
+    """Builds the parts on a database; nothing runs yet.
+
+    Args:
+        config: the settings.
+        database: the database.
+        observer: what the parts report to.
+        make_store: the storage's class.
+        tracer: what records traces of messages.
+        beside: what they share with the parts of the home database, if it is another cell.
+    """
     failures = FailureTally()
     database.observer = both(observer, failures)
     policy = config.check_policy()
@@ -137,13 +168,19 @@ def assemble(
     )
     audit, quotas = Audit(store), Quotas(store)
     rights = Rights(store, audit, quotas)
-    connections = Connections(store.clock)
+    connections = Connections(store.clock) if beside is None else beside.home.connections
     reports = BrokerReports(store, connections, _status(config))
-    wakeups, sessions, positions = Wakeups(), CheckSessions(observer, tracer), Positions(store)
+    wakeups, positions = Wakeups(), Positions(store)
+    sessions = CheckSessions(observer, tracer) if beside is None else beside.home.sessions
     catalog = Catalog(store, store, store, _catalog_config(config))
     validator = MessageValidator(catalog, store.clock, config.limits())
     transactions = TransactionService(store, catalog, validator, positions, wakeups, observer, tracer)
     sending = SendService(store, validator, positions, wakeups, observer, tracer)
+    answers = CheckAnswers(store, store, transactions, observer, tracer)
+    streams: CheckStreams = sessions
+    if beside is not None:
+        streams = seen = beside.streams(catalog)
+        beside.answers.add(beside.number, answers, seen)
     delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
     readiness, reporter = ReadinessWatcher(store), StatusReporter(reports)
     of_retention = Turn(retention.TASK)
@@ -158,7 +195,7 @@ def assemble(
         delivery_config=delivery_config,
         transactions=transactions,
         sending=sending,
-        answers=CheckAnswers(store, store, transactions, observer, tracer),
+        answers=answers,
         epochs=EpochService(store, catalog, validator, wakeups, observer),
         delivery=DeliveryService(store, store, catalog, wakeups, delivery_config, observer, tracer),
         receipts=ReceiptService(store, positions, wakeups, delivery_config, catalog.numbered_groups),
@@ -190,10 +227,11 @@ def assemble(
             readiness,
             turns,
             *([PrimaryWatcher(store)] if database.dialect.kind is not None else []),
-            *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access else []),
-            AuditRecorder(audit),
+            *([RulesWatcher(rights), QuotaWatcher(quotas)] if config.access and beside is None else []),
+            *([AuditRecorder(audit)] if beside is None else []),
+            *([ProducerWatcher(streams)] if isinstance(streams, SessionsOfCell) else []),
             reporter,
-            TransactionChecker(store, sessions, policy, store.clock),
+            TransactionChecker(store, streams, policy, store.clock),
             EndOffsetWatcher(store, wakeups),
             LeaseWatcher(store, wakeups),
             ClockSynchroniser(store),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.api.admin_servicer import AdminServicer
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.assembly import Parts
+    from broker.cells.consumers import ConsumerRouter
     from broker.config import BrokerConfig
     from broker.rocketmq.gateway import Gateway
+    from broker.services.producing.check_sessions import CheckSessions
+    from broker.services.producing.checks import Answers
     from broker.wire.interceptor import CallInterceptor
 
 SERVICES = (
@@ -48,23 +52,35 @@ SERVICES = (
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 
-class Server:
-    """Serves a broker's parts: on one address, or those of operators on another one."""
+@dataclass(frozen=True, slots=True)
+class Servicers:
+    """What serves the services: those of one database, or what routes calls to those of several."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        parts: Parts,
-        guard: CallInterceptor,
-        gateway: Gateway | None,
-        *,
-        shares_port: bool = False,
-    ) -> None:
-        """Takes the parts to serve, and whether other processes listen on the addresses, too; nothing listens yet."""
-        self._config = config
-        self._parts = parts
-        self._gateway = gateway
-        self._consumers = ConsumerServicer(
+    transactions: transaction_pb2_grpc.TransactionServiceServicer
+    producers: producer_pb2_grpc.ProducerServiceServicer
+    sinks: sink_pb2_grpc.SinkServiceServicer
+    consumers: ConsumerServicer | ConsumerRouter
+    queries: query_pb2_grpc.QueryServiceServicer
+    operators: admin_pb2_grpc.AdminServiceServicer
+
+
+def servicers_of(
+    parts: Parts, config: BrokerConfig, guard: CallInterceptor, answers: Answers | None = None
+) -> Servicers:
+    """Builds what serves one database's parts; `answers` takes those to checks, where it is not the parts' own."""
+    return Servicers(
+        TransactionServicer(
+            parts.transactions,
+            parts.operations,
+            parts.sessions,
+            parts.catalog,
+            answers or parts.answers,
+            parts.connections,
+            config.name,
+        ),
+        ProducerServicer(parts.sending, parts.forwarding),
+        SinkServicer(parts.epochs),
+        ConsumerServicer(
             parts.delivery,
             parts.receipts,
             parts.reader,
@@ -75,8 +91,9 @@ class Server:
             parts.store.clock,
             config.name,
             guard.responses,
-        )
-        self._operators = AdminServicer(
+        ),
+        QueryServicer(parts.queries),
+        AdminServicer(
             parts.topics,
             parts.groups,
             parts.dead_letters,
@@ -84,17 +101,28 @@ class Server:
             parts.cluster,
             parts.access,
             parts.store.clock,
-        )
-        self._queries = QueryServicer(parts.queries)
-        self._transactions = TransactionServicer(
-            parts.transactions,
-            parts.operations,
-            parts.sessions,
-            parts.catalog,
-            parts.answers,
-            parts.connections,
-            config.name,
-        )
+        ),
+    )
+
+
+class Server:
+    """Serves a broker's parts: on one address, or those of operators on another one."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        servicers: Servicers,
+        sessions: CheckSessions,
+        guard: CallInterceptor,
+        gateway: Gateway | None,
+        *,
+        shares_port: bool = False,
+    ) -> None:
+        """Takes what to serve, and whether other processes listen on the addresses, too; nothing listens yet."""
+        self._config = config
+        self._gateway = gateway
+        self._servicers = servicers
+        self._sessions = sessions
         self._main = Listener(_address(config, "listen", shared=shares_port), guard)
         self._admin = None
         if config.admin_listen:
@@ -114,9 +142,9 @@ class Server:
     def servicers(self) -> dict[str, Any]:
         """What serves operators' calls, by the names of the services; for the console."""
         return {
-            "AdminService": self._operators,
-            "QueryService": self._queries,
-            "TransactionService": self._transactions,
+            "AdminService": self._servicers.operators,
+            "QueryService": self._servicers.queries,
+            "TransactionService": self._servicers.transactions,
         }
 
     async def listen(self) -> None:
@@ -149,8 +177,8 @@ class Server:
             await listener.drain()
         if self._gateway is not None:
             self._gateway.drain()
-        self._parts.sessions.close_all()
-        self._consumers.drain()
+        self._sessions.close_all()
+        self._servicers.consumers.drain()
 
     async def stop(self) -> None:
         """Ends the calls in flight, within the drain time of the settings."""
@@ -160,14 +188,12 @@ class Server:
         await asyncio.gather(*[listener.stop(grace) for listener in self._listeners])
 
     def _add_services(self, server: grpc.aio.Server) -> Sequence[str]:
-        parts = self._parts
-        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(self._transactions, server)
-        producer_pb2_grpc.add_ProducerServiceServicer_to_server(
-            ProducerServicer(parts.sending, parts.forwarding), server
-        )
-        sink_pb2_grpc.add_SinkServiceServicer_to_server(SinkServicer(parts.epochs), server)
-        consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(self._consumers, server)
-        query_pb2_grpc.add_QueryServiceServicer_to_server(self._queries, server)
+        own = self._servicers
+        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(own.transactions, server)
+        producer_pb2_grpc.add_ProducerServiceServicer_to_server(own.producers, server)
+        sink_pb2_grpc.add_SinkServiceServicer_to_server(own.sinks, server)
+        consumer_pb2_grpc.add_ConsumerServiceServicer_to_server(own.consumers, server)
+        query_pb2_grpc.add_QueryServiceServicer_to_server(own.queries, server)
         services = [service for service in SERVICES if service != ADMIN or self._admin is None]
         if self._admin is None:
             self._add_admin(server)
@@ -177,7 +203,7 @@ class Server:
         return [*services, self._gateway.service]
 
     def _add_admin(self, server: grpc.aio.Server) -> Sequence[str]:
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._operators, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._servicers.operators, server)
         return [ADMIN]
 
 

@@ -35,6 +35,7 @@ FIELDS = (
     "submissions",
     "incident",
     "bridge",
+    "cell",
     "subscription",
     "repeats",
 )

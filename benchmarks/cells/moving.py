@@ -3,7 +3,7 @@
     python benchmarks/cells/moving.py mysql://user:password@host/one mysql://user:password@host/two --halves 1000 10000
 
 Both databases have to be there, and empty; their tables are made, and filled, and deleted at the end. What moves is a
-topic with messages, half messages and leases. The table that this prints is in docs/how-to/moving-between-cells.md.
+topic with messages, half messages and leases. The table that this prints is in docs/moving-between-cells.md.
 """
 
 from __future__ import annotations

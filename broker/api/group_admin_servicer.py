@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.converters import filters, groups
 from broker.domain.access import Action, Kind
+from broker.domain.cell import check_only
 from broker.services.rights import CALLER
 from broker.wire import times
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
@@ -33,6 +34,7 @@ class GroupAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CreateGroupRequest, context: _Context
     ) -> admin_pb2.CreateGroupResponse:
         """Creates a consumer group."""
+        check_only(request.cell)
         group = await self._groups.create(request.group.name, groups.settings_in(request.group))
         return admin_pb2.CreateGroupResponse(group=groups.group(group))
 

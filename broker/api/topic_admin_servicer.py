@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.api.converters import topics
 from broker.domain.access import Action, Kind
+from broker.domain.cell import check_only
 from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc
 
@@ -26,6 +27,7 @@ class TopicAdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CreateTopicRequest, context: _Context
     ) -> admin_pb2.CreateTopicResponse:
         """Creates a topic."""
+        check_only(request.cell)
         wanted = request.topic
         topic = await self._topics.create(wanted.name, topics.new_topic(wanted), wanted.priority_levels)
         return admin_pb2.CreateTopicResponse(topic=topics.topic(topic))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.services.connections import Connections
     from broker.services.operating.transactions import TransactionOperations
     from broker.services.producing.check_sessions import CheckSessions
-    from broker.services.producing.checks import CheckAnswers
+    from broker.services.producing.checks import Answers
     from broker.services.producing.transactions import PlacedOutcome, TransactionService
 
     _CheckContext = grpc.aio.ServicerContext[
@@ -76,7 +76,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionServiceServicer):
         operations: TransactionOperations,
         sessions: CheckSessions,
         catalog: Catalog,
-        answers: CheckAnswers,
+        answers: Answers,
         connections: Connections,
         broker_id: str,
     ) -> None:

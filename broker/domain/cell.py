@@ -10,13 +10,15 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.errors import ConfigurationError, Refused
+from broker.errors import ConfigurationError, InvalidArgument, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HOME = "home"
 HOME_NUMBER = 0
+LEAST_LOADED = "*"
+"""Instead of a cell's name: the one with the fewest bytes."""
 MOST_CELLS = 64
 """Also the step between two numbers that a cell gives to topics, queues, groups and leases: no two cells give the same.
 """
@@ -69,18 +71,30 @@ def parse_cells(text: str) -> dict[str, str]:
         if not separator or not url or not _NAME.fullmatch(name) or name == HOME:
             # Not shown: it may be a URL with a password.
             raise ConfigurationError(
-                f"cells is name=URL with spaces between them, a name being up to 30 lower-case letters, digits, - and _,"
-                f" a letter first, and not {HOME}.",
+                "cells is name=URL with spaces between them; a name has up to 30 lower-case letters, digits, - and _, a"
+                f" letter first, and is not {HOME}.",
                 field="cells",
             )
         if name in found:
             raise ConfigurationError(f"cells names {name!r} twice.", field="cells")
-        if not url.partition(":")[0].partition("+")[0] in {"mysql", "mariadb"}:
+        if url.partition(":")[0].partition("+")[0] not in {"mysql", "mariadb"}:
             raise ConfigurationError(f"The cell {name!r} must be a database of MySQL or MariaDB.", field="cells")
         found[name] = url
     if len(found) >= MOST_CELLS:
         raise ConfigurationError(f"cells names {len(found)} databases; {MOST_CELLS - 1} are allowed.", field="cells")
     return found
+
+
+def check_only(name: str) -> None:
+    """Refuses another cell than home, for a broker that has no others.
+
+    Raises:
+        InvalidArgument: the name is another one.
+    """
+    if name not in {"", HOME, LEAST_LOADED}:
+        raise InvalidArgument(
+            f"There is no cell {name[:80]!r}: this broker has one database, see its setting `cells`.", field="cell"
+        )
 
 
 def apart(names: Iterable[object]) -> Refused:

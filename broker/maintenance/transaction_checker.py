@@ -20,8 +20,7 @@ from broker.maintenance.loop import Loop
 if TYPE_CHECKING:
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.clock import Clock
-    from broker.ports.checks import CheckStore, ClaimedCheck
-    from broker.services.producing.check_sessions import CheckSessions
+    from broker.ports.checks import CheckStore, CheckStreams, ClaimedCheck
 
 logger = logging.getLogger("halfmq.checker")
 
@@ -38,7 +37,7 @@ class TransactionChecker(Loop):
 
     name = "transaction checker"
 
-    def __init__(self, store: CheckStore, sessions: CheckSessions, policy: CheckPolicy, clock: Clock) -> None:
+    def __init__(self, store: CheckStore, sessions: CheckStreams, policy: CheckPolicy, clock: Clock) -> None:
         """Takes the storage, the producers' streams, the times, and the database's clock.
 
         The rounds are short compared with the policy's times, and a second apart at most.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.domain.check_policy import CheckPolicy
     from broker.domain.message import Message
@@ -59,6 +59,28 @@ class Parked(NamedTuple):
     transaction_id: bytes
     producer_group: str
     client_id: str
+
+
+class CheckStreams(Protocol):
+    """Producers with a check stream to this broker.
+
+    Attributes:
+        on_open: called when one comes.
+    """
+
+    on_open: Callable[[], None]
+
+    def group_ids(self) -> list[int]:
+        """Groups with a producer at this broker."""
+        ...
+
+    def is_silent(self, group_id: int) -> bool:
+        """Whether all local producers of a group leave checks unanswered."""
+        ...
+
+    async def send(self, check: ClaimedCheck) -> str | None:
+        """Sends a check to the group's next producer; returns its client id, None if none could be reached."""
+        ...
 
 
 class CheckStore(Protocol):

@@ -15,7 +15,7 @@ from broker.ports.audit import AuditOutcome, AuditRecord
 from broker.services.judges import LONGEST_NAME, Judge, Judges
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from broker.domain.access import Action, Kind
     from broker.ports.access import RuleStore
@@ -86,21 +86,26 @@ class Numbered:
             self._names[number] = self._noted[number] = name
             self._came.append(number)
 
-    async def allowed(self, may: Judge, *, again: bool = False) -> frozenset[int]:
-        """The numbers of those that are allowed; `again`: also if they are new, which may take a moment."""
+    async def names(self, *, again: bool = False) -> Mapping[int, str]:
+        """The names of all by their numbers; `again`: also if they are new, which may take a moment."""
         now = time.monotonic()
         # One read a second, for all that wait: whoever asks in vain must not make others wait.
-        while self._names is None or (again and self._read_began < now):
+        while (names := self._names) is None or (again and self._read_began < now):
             if self._reading is None:
                 self._reading = asyncio.get_running_loop().create_task(self._refresh())
             await asyncio.shield(self._reading)
+        return names
+
+    async def allowed(self, may: Judge, *, again: bool = False) -> frozenset[int]:
+        """The numbers of those that are allowed; `again`: also if they are new, which may take a moment."""
+        names = await self.names(again=again)
         key = (may.principal, may.action)
         known = self._allowed.get(key)
         if known is None or known.version != may.version:
             known = _Allowed(may.version, 0, frozenset())
         if known.seen < len(self._came):
             # Judging is slow beside all else: only those that have come since.
-            new = {number for number in self._came[known.seen :] if may.once(self._names.get(number, ""))}
+            new = {number for number in self._came[known.seen :] if may.once(names.get(number, ""))}
             numbers = known.numbers | new
             if len(self._allowed) >= MOST_SETS:
                 self._allowed, self._sets = {}, {}

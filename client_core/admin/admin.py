@@ -43,6 +43,7 @@ class Admin(Operations):
         dedup_window: Span | None = None,
         priority_levels: int | None = None,
         compression: Compression | None = None,
+        cell: str = "",
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Creates a topic.
@@ -55,6 +56,8 @@ class Admin(Operations):
             dedup_window: How long other messages with the same dedup_key are rejected; None: one day.
             priority_levels: Number of priorities; None: 1.
             compression: How the broker stores the bodies of its messages; None: uncompressed.
+            cell: Where it is to be, of a broker with several databases: the name of a cell, or "*" for the one with the
+                fewest bytes. Empty: the home database.
             exist_ok: Take one that exists, whatever its settings.
         """
         return self._runner.run(
@@ -66,6 +69,7 @@ class Admin(Operations):
                 dedup_window=dedup_window,
                 priority_levels=priority_levels,
                 compression=compression,
+                cell=cell,
                 exist_ok=exist_ok,
             )
         )
@@ -119,6 +123,7 @@ class Admin(Operations):
         start: StartPosition | None = None,
         keep_unread: bool = False,
         fifo: bool = False,
+        cell: str = "",
         exist_ok: bool = False,
     ) -> GroupInfo:
         """Creates a consumer group.
@@ -134,6 +139,8 @@ class Admin(Operations):
             keep_unread: Whether retention keeps messages that it has not handled, in queues that it read before.
             fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
                 keep their order themselves; otherwise they get each one when the previous one is settled.
+            cell: The cell of the topics that it is to read, of a broker with several databases. Empty: the home
+                database.
             exist_ok: Take one that exists, whatever its settings.
         """
         return self._runner.run(
@@ -146,6 +153,7 @@ class Admin(Operations):
                 start=start,
                 keep_unread=keep_unread,
                 fifo=fifo,
+                cell=cell,
                 exist_ok=exist_ok,
             )
         )

@@ -53,6 +53,7 @@ class AsyncAdmin(AsyncCluster):
         dedup_window: Span | None = None,
         priority_levels: int | None = None,
         compression: Compression | None = None,
+        cell: str = "",
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Creates a topic.
@@ -65,9 +66,12 @@ class AsyncAdmin(AsyncCluster):
             dedup_window: How long other messages with the same dedup_key are rejected; None: one day.
             priority_levels: Number of priorities; None: 1.
             compression: How the broker stores the bodies of its messages; None: uncompressed.
+            cell: Where it is to be, of a broker with several databases: the name of a cell, or "*" for the one with the
+                fewest bytes. Empty: the home database.
             exist_ok: Take one that exists, whatever its settings.
         """
         check_text("topic", topic, _TOPIC)
+        check_kind("cell", cell, str)
         check_kind("compression", compression, Compression)
         wanted = pb.Topic(
             name=topic,
@@ -80,7 +84,7 @@ class AsyncAdmin(AsyncCluster):
         )
         try:
             created = await self._link.call(
-                lambda broker: broker.admin.CreateTopic, pb.CreateTopicRequest(topic=wanted)
+                lambda broker: broker.admin.CreateTopic, pb.CreateTopicRequest(topic=wanted, cell=cell)
             )
         except RequestRefused as error:
             if not exist_ok or error.code is not grpc.StatusCode.ALREADY_EXISTS:
@@ -145,6 +149,7 @@ class AsyncAdmin(AsyncCluster):
         start: StartPosition | None = None,
         keep_unread: bool = False,
         fifo: bool = False,
+        cell: str = "",
         exist_ok: bool = False,
     ) -> GroupInfo:
         """Creates a consumer group.
@@ -160,9 +165,12 @@ class AsyncAdmin(AsyncCluster):
             keep_unread: Whether retention keeps messages that it has not handled, in queues that it read before.
             fifo: Whether push consumers among RocketMQ's clients get the messages of a message group in batches, and
                 keep their order themselves; otherwise they get each one when the previous one is settled.
+            cell: The cell of the topics that it is to read, of a broker with several databases. Empty: the home
+                database.
             exist_ok: Take one that exists, whatever its settings.
         """
         check_text("group", group, _GROUP)
+        check_kind("cell", cell, str)
         check_kind("when_exhausted", when_exhausted, ExhaustedPolicy)
         check_kind("mode", mode, GroupMode)
         wanted = pb.ConsumerGroup(
@@ -177,7 +185,7 @@ class AsyncAdmin(AsyncCluster):
         )
         try:
             created = await self._link.call(
-                lambda broker: broker.admin.CreateGroup, pb.CreateGroupRequest(group=wanted)
+                lambda broker: broker.admin.CreateGroup, pb.CreateGroupRequest(group=wanted, cell=cell)
             )
         except RequestRefused as error:
             if not exist_ok or error.code is not grpc.StatusCode.ALREADY_EXISTS:

@@ -143,6 +143,7 @@ def create_group(
     fifo: Annotated[
         bool, typer.Option("--fifo", help="RocketMQ's push consumers keep the order of message groups themselves.")
     ] = False,
+    cell: Annotated[str, typer.Option(help="Cell of the topics that it is to read [home].")] = "",
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Take one that exists, as it is.")] = False,
 ) -> None:
     """Create a consumer group."""
@@ -155,6 +156,7 @@ def create_group(
         start=None if start is None else place_of("--start", start),
         keep_unread=keep_unread,
         fifo=fifo,
+        cell=cell,
         exist_ok=exist_ok,
     )
     _one(session, made)

@@ -99,6 +99,7 @@ def create_topic(
     dedup_window: DedupWindow = None,
     priorities: Annotated[int | None, typer.Option(help="Number of priorities, 10 at most [1].")] = None,
     compression: Compressed = None,
+    cell: Annotated[str, typer.Option(help="Cell to create it in; *: the one with the fewest bytes [home].")] = "",
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Take one that exists, as it is.")] = False,
 ) -> None:
     """Create a topic."""
@@ -112,6 +113,7 @@ def create_topic(
             dedup_window=span_of("--dedup-window", dedup_window),
             priority_levels=priorities,
             compression=choice_of("--compression", compression, Compression),
+            cell=cell,
             exist_ok=exist_ok,
         ),
     )

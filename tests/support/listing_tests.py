@@ -109,7 +109,7 @@ EACH = {
     "docs/operations.md": {
         "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused",
     },
-    "docs/how-to/moving-between-cells.md": {
+    "docs/moving-between-cells.md": {
         "halfmq cells   ": f"{CELLS}::test_a_topic_is_moved_with_what_reads_it",
         "halfmq cells move --resume": f"{CELLS}::test_a_command_that_is_killed_is_gone_on_with",
     },
@@ -122,6 +122,9 @@ EACH = {
         "What is younger": "spark/pipeline/test_reconcile.py::test_exactly_what_is_wrong_is_found",
         "export HALFMQ_BUSINESS": OPTIONS,
         "judged 1000000": "spark/pipeline/test_reconcile.py::test_exactly_what_is_wrong_is_found",
+    },
+    "docs/cells.md": {
+        "export HALFMQ_DATABASE": "cells/test_settings.py::test_the_setting_has_cells_with_spaces_between_them",
     },
     "docs/pipeline-transactions.md": {
         "export HALFMQ_DATABASE": "spark/pipeline/test_transactions.py::test_the_command_takes_its_settings",

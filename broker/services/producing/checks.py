@@ -29,6 +29,16 @@ class Decisions(Protocol):
         ...
 
 
+class Answers(Protocol):
+    """Takes producers' answers to checks."""
+
+    async def take(
+        self, transaction_id: bytes, answer: CheckAnswer, check_number: int | None = None
+    ) -> PlacedOutcome | BrokerError | None:
+        """Records an answer, and decides the transaction if it is a verdict: see CheckAnswers."""
+        ...
+
+
 class CheckAnswers:
     """Processes producers' answers to checks."""
 

@@ -14,6 +14,7 @@ from broker.storage.adapters.delivery import Delivery
 from broker.storage.adapters.epochs import Epochs
 from broker.storage.adapters.groups import Groups
 from broker.storage.adapters.log import Log
+from broker.storage.adapters.placement import Placements
 from broker.storage.adapters.queries import Queries
 from broker.storage.adapters.rules import AccessRules
 from broker.storage.adapters.samples import Samples
@@ -48,6 +49,7 @@ class Store(
     Connections,
     Upkeep,
     Samples,
+    Placements,
 ):
     """Implements every port of broker.ports on a database, with a class per noun."""
 

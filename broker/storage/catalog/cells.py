@@ -26,8 +26,10 @@ _NUMBERED = {
     "sink": "sink_id",
     "lease": "lease_id",
 }
-SPARE = 1 << 10
-"""Numbers between those that the home database has and the first ones of a new cell, for those given meanwhile."""
+SPARE = {"lease": 1 << 40}
+USUAL_SPARE = 1 << 16
+"""Numbers between those that the home database has and the first ones of a new cell: for those that are given
+meanwhile, also by a broker that was not restarted yet and gives every number."""
 
 
 class Cell(NamedTuple):
@@ -99,6 +101,14 @@ def number_cells(session: Session, names: Sequence[str]) -> list[Cell]:
     return [known[name] for name in names]
 
 
+def forget(session: Session, numbers: Sequence[int]) -> None:
+    """Takes cells from the home database's list that were added by a start which was refused, before they were any."""
+    for number in numbers:
+        session.run("DELETE FROM cell WHERE cell_no = ? AND own = 0", (number,))
+    if [each.number for each in all_cells(session)] == [HOME_NUMBER]:
+        session.run("DELETE FROM cell WHERE cell_no = ?", (HOME_NUMBER,))
+
+
 def greatest_numbers(session: Session) -> dict[str, int]:
     """The greatest number of each kind that a database has given, by the table."""
     return {
@@ -134,7 +144,7 @@ def adopt(session: Session, wanted: Cell, home: dict[str, int]) -> None:
                 field="cells",
             )
     for table, greatest in home.items():
-        _begin_above(session, table, greatest + SPARE)
+        _begin_above(session, table, greatest + SPARE.get(table, USUAL_SPARE))
     session.insert("cell", _COLUMNS, [(wanted.number, wanted.name, wanted.installation, 1)], keep_existing="cell_no")
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement
+from broker.errors import AlreadyExists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.storage.engine.session import Session
+
+_TABLES = {Placed.TOPIC: "topic", Placed.GROUP: "consumer_group", Placed.SINK: "sink"}
+_TAKEN = {Placed.TOPIC: "TOPIC_EXISTS", Placed.GROUP: "GROUP_EXISTS", Placed.SINK: "SINK_EXISTS"}
 
 
 def placements(session: Session, names: Sequence[Name], *, locked: bool = False) -> dict[Name, Placement]:
@@ -26,25 +30,42 @@ def placements(session: Session, names: Sequence[Name], *, locked: bool = False)
         rows = session.fetch_in(
             f"SELECT name, cell_no, move_id FROM placement WHERE kind = {int(kind)} AND name",
             texts,
-            *([session.dialect.for_update] if locked else []),
+            session.dialect.for_update if locked else "",
         )
         found |= {Name(kind, text): Placement(cell, move) for text, cell, move in rows}
     return found
 
 
 def place(session: Session, name: Name, cell: int) -> Placement:
-    """Places something that is new, unless somebody else has; returns where it is."""
-    session.insert(
-        "placement", "kind, name, cell_no", [(int(name.kind), name.text, cell)], keep_existing="name"
-    )
+    """Places something that is new in another cell than home, unless somebody else has; returns where it is.
+
+    From then on it is not created in the home database. A creation there inserts first and asks `left_here` then, so
+    that of the two one waits for the other.
+
+    Args:
+        session: a transaction in the home database.
+        name: what it is.
+        cell: number of the cell.
+
+    Raises:
+        AlreadyExists: it is in the home database.
+    """
+    kind, text = int(name.kind), name.text
+    if session.insert("placement", "kind, name, cell_no", [(kind, text, cell)], keep_existing="name"):
+        session.insert("moved_name", "kind, name, move_id", [(kind, text, 0)], keep_existing="name")
+        table = _TABLES[name.kind]
+        if session.fetch(f"SELECT 1 FROM {table} WHERE name = ?" + session.dialect.for_share, (text,)):
+            raise AlreadyExists(
+                f"There is a {name} in the home database already.", reason=_TAKEN[name.kind], field="name"
+            )
     return placements(session, [name])[name]
 
 
 def withdraw(session: Session, name: Name) -> None:
     """Forgets the place of something that was deleted, unless it is being moved."""
-    session.run(
-        "DELETE FROM placement WHERE kind = ? AND name = ? AND move_id IS NULL", (int(name.kind), name.text)
-    )
+    key = (int(name.kind), name.text)
+    if session.run("DELETE FROM placement WHERE kind = ? AND name = ? AND move_id IS NULL", key):
+        session.run("DELETE FROM moved_name WHERE kind = ? AND name = ?", key)
 
 
 def placed_in(session: Session, cell: int, kind: Placed, after: str, limit: int) -> list[str]:
@@ -65,9 +86,15 @@ def numbers_placed(session: Session) -> dict[int, int]:
     return {int(cell): int(count) for cell, count in rows}
 
 
-def is_moving(session: Session) -> bool:
-    """Whether anything is being moved."""
-    return bool(session.fetch("SELECT 1 FROM placement WHERE move_id IS NOT NULL LIMIT 1"))
+def moved_lately(session: Session, since: int) -> bool:
+    """Whether something is being moved, or was since a time (microseconds)."""
+    # Few rows.
+    return bool(session.fetch("SELECT 1 FROM cell_move WHERE ended_at IS NULL OR ended_at >= ? LIMIT 1", (since,)))
+
+
+def stored_bytes(session: Session) -> int:
+    """Bytes of the bodies in all topics of a cell."""
+    return int(session.fetch("SELECT COALESCE(SUM(stored_bytes), 0) FROM queue")[0][0])
 
 
 def left_here(session: Session, name: Name) -> bool:

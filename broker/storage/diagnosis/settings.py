@@ -21,20 +21,20 @@ def durability(subject: Subject) -> list[Finding]:
     """The version, and the settings that brokers look at when they start; also whether writes are accepted."""
     name, database = "settings", subject.database
     try:
-        unsafe, warnings = database.dialect.check(
+        promise = database.dialect.check(
             subject.session, database.target, database.version, subject.settings.largest_body
         )
     except ConfigurationError as error:
         return [Finding(name, Severity.CRITICAL, error.message, "upgrade the server")]
     findings = [
         Finding(name, severity, each.found, each.remedy)
-        for severity, some in ((Severity.CRITICAL, unsafe), (Severity.WARNING, warnings))
+        for severity, some in ((Severity.CRITICAL, promise.unsafe), (Severity.WARNING, promise.warnings))
         for each in some
     ]
     if database.dialect.one_writer:
         return findings + _of_file(subject)
-    survived = database.dialect.survives(subject.session, database.target)
-    return [*findings, Finding(name, Severity.OK, f"an acknowledged commit survives {survived}"), *_of_server(subject)]
+    survived = Finding(name, Severity.OK, f"an acknowledged commit survives {promise.survives}")
+    return [*findings, survived, *_of_server(subject)]
 
 
 def _of_server(subject: Subject) -> list[Finding]:

@@ -84,6 +84,7 @@ class Database:
 
     Attributes:
         observer: notified of transactions and their failures.
+        survives: what an acknowledged commit survives, as the end of a sentence; empty: nothing, or it was not checked.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Database:
         self.names = TableNames(table_prefix)
         self.availability = Availability()
         self.observer = NO_OBSERVER
+        self.survives = ""
         self._connecting = threading.local()
         # Of the pool: a discarded session's is replaced.
         self._generation = 0
@@ -252,15 +254,6 @@ class Database:
         """Asks the servers which one accepts writes; connections to a former primary are cut."""
         if self._primary is not None:
             self._primary.look()
-
-    def survives(self) -> str:
-        """What an acknowledged commit survives, as the end of a sentence."""
-        session = self.session()
-        try:
-            return self.dialect.survives(session, self.target)
-        finally:
-            session.rollback()
-            self.release(session)
 
     @property
     def servers(self) -> Sequence[Answer]:

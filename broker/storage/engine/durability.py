@@ -12,7 +12,7 @@ from broker.storage.engine.dialects import DIALECTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.storage.engine.unsuitable import Unsuitable
+    from broker.storage.engine.cluster.promise import Promise
 
 USUAL_BODY = 4 * 1024 * 1024
 
@@ -81,13 +81,15 @@ def open_database(
     database = connect(url, answer_timeout=answer_timeout, table_prefix=table_prefix, cell=cell)
     with _explained(url):
         try:
-            unsafe, warnings = _check(database, largest_body)
+            promise = _check(database, largest_body)
+            unsafe = promise.unsafe
             if unsafe and not allow_unsafe:
                 raise ConfigurationError(" ".join(map(str, unsafe)), field="database")
         except BaseException:
             database.close()
             raise
-    return database, [str(each) for each in (*unsafe, *warnings)]
+    database.survives = promise.survives
+    return database, [str(each) for each in (*unsafe, *promise.warnings)]
 
 
 @contextmanager
@@ -103,7 +105,7 @@ def _explained(url: str) -> Iterator[None]:
         raise ConfigurationError(text, field="database") from error
 
 
-def _check(database: Database, largest_body: int) -> tuple[list[Unsuitable], list[Unsuitable]]:
+def _check(database: Database, largest_body: int) -> Promise:
     session = database.session()
     try:
         found = database.dialect.check(session, database.target, database.version, largest_body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broker.domain.transaction import VerdictSource
 from broker.storage.catalog.moves import MoveState, state_of
 from broker.storage.log import keys
 from broker.storage.moving import taken_rows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from broker.storage.engine.session import Session
 
+EVIDENCE = ("transaction_check", "operator_action")
 AT_ONCE = 1000
 BYTES_AT_ONCE = 4 << 20
 COPIED = "copied"
@@ -49,12 +51,14 @@ class Piece(NamedTuple):
         after: the last message that was copied before; None: there was none.
         rows: of the table message.
         records: rows of op_record, by column.
+        evidence: rows about these transactions, by table: checks, and what operators did.
     """
 
     queue: Queue
     after: int | None
     rows: list[tuple[Any, ...]]
     records: list[dict[str, Any]]
+    evidence: dict[str, list[tuple[Any, ...]]]
 
 
 def guard(session: Session, move_id: int) -> None:
@@ -108,7 +112,7 @@ def read_piece(session: Session, queue: Queue, after: int | None, groups: Produc
         (queue.queue_id, first, AT_ONCE),
     )
     if not sizes:
-        return Piece(queue, after, [], [])
+        return Piece(queue, after, [], [], {})
     total, end = 0, sizes[0][0]
     for offset, size in sizes:
         total += size
@@ -121,7 +125,19 @@ def read_piece(session: Session, queue: Queue, after: int | None, groups: Produc
         (queue.queue_id, first, end),
     )
     at = places_of(columns)["transaction_id"]
-    return Piece(queue, after, list(rows), read_records(session, {row[at] for row in rows}, groups))
+    records = read_records(session, {row[at] for row in rows}, groups)
+    return Piece(queue, after, list(rows), records, _read_evidence(session, records))
+
+
+def _read_evidence(session: Session, records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    # Most transactions were neither checked nor resolved.
+    ids = sorted(
+        row["transaction_id"] for row in records if row["check_count"] or row["source"] == VerdictSource.OPERATOR
+    )
+    return {
+        table: session.fetch_in(f"SELECT {columns_of(table)} FROM {table} WHERE transaction_id", ids)
+        for table in EVIDENCE
+    }
 
 
 def read_records(session: Session, ids: set[bytes], groups: ProducerGroups) -> list[dict[str, Any]]:
@@ -161,16 +177,21 @@ def store_piece(session: Session, move_id: int, piece: Piece, groups: ProducerGr
     if added != len(piece.rows):
         raise RuntimeError(f"{added} of {len(piece.rows)} messages were copied")
     session.execute_all(keys.insertion(session, entries))
-    store_records(session, piece.records, groups)
+    new = store_records(session, piece.records, groups)
+    for table, found in piece.evidence.items():
+        place = places_of(columns_of(table))["transaction_id"]
+        # What was here once has its own already.
+        session.insert(table, columns_of(table), [row for row in found if row[place] in new])
     waiting = [(row["transaction_id"],) for row in piece.records if is_scheduled(row["released"])]
     TakenRows(session, move_id).add(SCHEDULED, "transaction_id", waiting)
     return True
 
 
-def store_records(session: Session, records: Sequence[dict[str, Any]], groups: ProducerGroups) -> None:
-    """Stores op records in the cell that is moved to."""
-    if records:
-        merge(session, translated(records, groups.there(session, groups_in(records))))
+def store_records(session: Session, records: Sequence[dict[str, Any]], groups: ProducerGroups) -> set[bytes]:
+    """Stores op records in the cell that is moved to; returns the transactions that had none there."""
+    if not records:
+        return set()
+    return merge(session, translated(records, groups.there(session, groups_in(records))))
 
 
 def renew_records(session: Session, move_id: int, records: Sequence[dict[str, Any]], groups: ProducerGroups) -> None:

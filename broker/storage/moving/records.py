@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 
-def merge(session: Session, found: Sequence[Mapping[str, Any]]) -> None:
-    """Stores op records, or adds what they know to those that are there; rows by column."""
+def merge(session: Session, found: Sequence[Mapping[str, Any]]) -> set[bytes]:
+    """Stores op records, or adds what they know to those that are there; rows by column.
+
+    Returns:
+        The transactions that had none.
+    """
     by_id = {row["transaction_id"]: row for row in found}
     existing = dict(
         session.fetch_in(
@@ -42,6 +46,7 @@ def merge(session: Session, found: Sequence[Mapping[str, Any]]) -> None:
             changed.append((own, encode_released(further)))
     if changed:
         session.execute_all(session.update_each("op_record", "transaction_id", "released", changed))
+    return by_id.keys() - existing.keys()
 
 
 def later(one: tuple[Place, ...], other: tuple[Place, ...]) -> tuple[Place, ...]:

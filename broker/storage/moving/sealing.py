@@ -287,7 +287,7 @@ def _pieces(sized: Iterable[tuple[Any, int]]) -> Iterator[list[Any]]:
         yield piece
 
 
-def unseal(session: Session, move_id: int, now: int, merge: Callable[[Session, list[dict[str, Any]]], None]) -> bool:
+def unseal(session: Session, move_id: int, now: int, merge: Callable[[Session, list[dict[str, Any]]], object]) -> bool:
     """Gives a move up in the cell that was to be left: all is as it was before the seal. A later seal is refused.
 
     It is given up in the other cell before.

@@ -17,7 +17,7 @@ UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 async def test_a_stream_that_opens_after_the_others_were_ended_ends_at_once() -> None:
     with EmbeddedBroker() as embedded:
-        embedded._broker._server._consumers.drain()
+        embedded._broker._server._servicers.consumers.drain()
         async with grpc.aio.insecure_channel(embedded.endpoint) as channel:
             call = consumer_pb2_grpc.ConsumerServiceStub(channel).Consume()
             subscribe = consumer_pb2.Subscribe(consumer_group="readers", topics=["orders"])

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from broker.storage.engine.cluster.promise import Promise
 from broker.storage.engine.statements import Statement, chunks, marks
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from broker.storage.engine.cluster.role import Kind, Role
     from broker.storage.engine.failures import Failure
     from broker.storage.engine.statements import Answer, Row
-    from broker.storage.engine.unsuitable import Unsuitable
 
 DEFAULT_ANSWER_TIMEOUT = 30.0
 LONGEST_IDLE = 600.0
@@ -276,21 +276,14 @@ class Dialect(ABC):
         del url
         return f"The database cannot be opened: {error}"
 
-    def check(
-        self, session: Session, target: Target, version: str, largest_body: int
-    ) -> tuple[list[Unsuitable], list[Unsuitable]]:
-        """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended.
+    def check(self, session: Session, target: Target, version: str, largest_body: int) -> Promise:
+        """What an acknowledged commit survives, and settings that are not suitable.
 
         Raises:
             ConfigurationError: the database's version is too old.
         """
         del session, target, version, largest_body
-        return [], []
-
-    def survives(self, session: Session, target: Target) -> str:
-        """What an acknowledged commit survives, as the end of a sentence."""
-        del session, target
-        return "a crash of this process and of the machine, but not the loss of the disk"
+        return Promise("a crash of this process and of the machine, but not the loss of the disk")
 
     def is_volatile(self, target: Target) -> bool:
         """Whether the data exists only while a connection is open."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from broker.storage.engine.cluster.role import Role
     from broker.storage.engine.dialects.base import Session, Target
     from broker.storage.engine.statements import Row
-    from broker.storage.engine.unsuitable import Unsuitable
 
 # A packet holds 16 MiB by default. A single statement may be larger, see `server_settings`: a byte of a body takes two.
 MAX_STATEMENT_BYTES = 12 * 1024 * 1024
@@ -390,9 +389,7 @@ class Server(Dialect):
         kind = (self.failure_of(error) or Failure.LOST).name
         return f"The database server {where} cannot be reached ({kind}, {error}): is it running, is the port right?"
 
-    def check(
-        self, session: Session, target: Target, version: str, largest_body: int
-    ) -> tuple[list[Unsuitable], list[Unsuitable]]:
+    def check(self, session: Session, target: Target, version: str, largest_body: int) -> Promise:
         """The version, and the settings that decide what survives a crash, or the loss of a server."""
         found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
         if ((int(found[1]), int(found[2])) if found else (0, 0)) < self.oldest:
@@ -402,15 +399,8 @@ class Server(Dialect):
                 field="database",
             )
         unsafe, warnings = unsafe_settings(session, largest_body)
-        promise = self._promise(session, target)
-        return [*unsafe, *promise.unsafe], [*warnings, *promise.warnings]
-
-    def survives(self, session: Session, target: Target) -> str:
-        """By the kind of its cluster."""
-        return self._promise(session, target).survives
-
-    def _promise(self, session: Session, target: Target) -> Promise:
-        return promise_of(session.connection.dbapi_connection, self.kind, len(addresses_of(target.url)))
+        promise = promise_of(session.connection.dbapi_connection, self.kind, len(addresses_of(target.url)))
+        return replace(promise, unsafe=[*unsafe, *promise.unsafe], warnings=[*warnings, *promise.warnings])
 
     # Migrations
 

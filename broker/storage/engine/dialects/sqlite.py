@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from broker.errors import ConfigurationError
+from broker.storage.engine.cluster.promise import Promise
 from broker.storage.engine.dialects.base import Dialect
 from broker.storage.engine.failures import Failure
 from broker.storage.engine.statements import Answer, Statement, Unexpected, marks, selection
@@ -178,14 +179,12 @@ class SQLite(Dialect):
         name = getattr(error, "sqlite_errorname", "")
         return _FAILURES.get(name) or _FAILURES.get("_".join(name.split("_")[:2]), Failure.OTHER)
 
-    def check(
-        self, session: Session, target: Target, version: str, largest_body: int
-    ) -> tuple[list[Unsuitable], list[Unsuitable]]:
+    def check(self, session: Session, target: Target, version: str, largest_body: int) -> Promise:
         """A file has no settings to check."""
-        del session, version, largest_body
         if not self.is_volatile(target):
-            return [], []
-        return [Unsuitable("SQLite in memory loses every message when the process ends", "name a file")], []
+            return super().check(session, target, version, largest_body)
+        lost = Unsuitable("SQLite in memory loses every message when the process ends", "name a file")
+        return Promise("", unsafe=[lost])
 
     def is_volatile(self, target: Target) -> bool:
         """An in-memory database ends with the last connection."""

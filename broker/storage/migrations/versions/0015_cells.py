@@ -53,9 +53,7 @@ def upgrade() -> None:
     op.create_table(
         table("move_state"),
         sa.Column("move_id", sa.Integer(), primary_key=True, autoincrement=False),
-        sa.Column(
-            "state", sa.SmallInteger(), nullable=False, comment="1 coming, 2 come, 3 given up; 4 sealed, 5 gone"
-        ),
+        sa.Column("state", sa.SmallInteger(), nullable=False, comment="1 coming, 2 come, 3 given up; 4 sealed, 5 gone"),
         sa.Column("since", sa.BigInteger(), nullable=False),
         **MYSQL,
     )

@@ -403,6 +403,9 @@ class CreateTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
+    cell: _builtins.str
+    """Name of the cell to create it in, where the brokers have several; "*": the one with the fewest bytes. Empty: home."""
     @_builtins.property
     def topic(self) -> Global___Topic:
         """Its settings."""
@@ -411,10 +414,11 @@ class CreateTopicRequest(_message.Message):
         self,
         *,
         topic: Global___Topic | None = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -673,6 +677,9 @@ class CreateGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
+    CELL_FIELD_NUMBER: _builtins.int
+    cell: _builtins.str
+    """As in CreateTopicRequest: that of the topics which it is to read."""
     @_builtins.property
     def group(self) -> Global___ConsumerGroup:
         """Its settings."""
@@ -681,10 +688,11 @@ class CreateGroupRequest(_message.Message):
         self,
         *,
         group: Global___ConsumerGroup | None = ...,
+        cell: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "group", b"group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

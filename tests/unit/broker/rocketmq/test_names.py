@@ -150,6 +150,8 @@ CODES = [
     (errors.ClientOverloaded("calls", 1, 1.0), Code.TOO_MANY_REQUESTS),
     (errors.StorageUnavailable("x"), Code.HA_NOT_AVAILABLE),
     (errors.RowsLocked("x"), Code.HA_NOT_AVAILABLE),
+    (errors.CellAway("x"), Code.HA_NOT_AVAILABLE),
+    (errors.Moved("x"), Code.HA_NOT_AVAILABLE),
     (errors.StorageRejected("x"), Code.INTERNAL_SERVER_ERROR),
     (errors.StoredBodyBroken("x"), Code.INTERNAL_SERVER_ERROR),
     (errors.Unauthenticated(), Code.UNAUTHORIZED),

@@ -1,0 +1,242 @@
+"""Opens the databases of cells, as soon as each can be reached, and closes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.assembly import Beside, Parts, assemble
+from broker.cells.consumers import ConsumerRouter
+from broker.cells.operators import AdminRouter, QueryRouter
+from broker.cells.placing import Placing
+from broker.cells.producers import ProducerRouter, SinkRouter, TransactionRouter
+from broker.cells.routing import Cell, Router
+from broker.domain.cell import HOME, HOME_NUMBER, Placed
+from broker.errors import BrokerError, ConfigurationError, NotFound
+from broker.maintenance.loop import Loop
+from broker.server import Servicers, servicers_of
+from broker.storage.adapters.celling import adopt, forget_cells, number_cells
+from broker.storage.adapters.restoring import check_restorations
+from broker.storage.engine.connection import parse_url
+from broker.storage.engine.durability import open_database
+from broker.storage.migrations import current, migrate, newest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.cells.checks import RoutedAnswers
+    from broker.config import BrokerConfig
+    from broker.domain.cell import Name
+    from broker.storage.adapters.celling import Numbering
+    from broker.storage.adapters.store import Store
+    from broker.storage.engine.connection import Database
+    from broker.wire.interceptor import CallInterceptor
+
+logger = logging.getLogger("halfmq.broker")
+
+CLOSING = 1.5
+"""Seconds for closing a database's connections."""
+AGAIN = 5.0
+"""Seconds between two attempts to open a database that could not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the cells of a broker share.
+
+    Attributes:
+        config: the settings.
+        home: the parts of the home database.
+        answers: takes producers' answers to checks.
+        guard: what all calls go through.
+        make_store: the storage's class.
+        replaced: called when a database is found in an earlier state.
+    """
+
+    config: BrokerConfig
+    home: Parts
+    answers: RoutedAnswers
+    guard: CallInterceptor
+    make_store: type[Store]
+    replaced: Callable[[], None]
+
+
+class CellOpener(Loop):
+    """Opens what is not open yet, every few seconds.
+
+    Attributes:
+        router: routes calls to what is open.
+    """
+
+    name = "cell opener"
+
+    def __init__(self, shared: Shared, database: Database, numbering: Numbering) -> None:
+        """Takes what the cells share, the home database, and the cells beside it."""
+        super().__init__(AGAIN)
+        self._shared = shared
+        self._home = database
+        self._numbered = {cell.name: cell for cell in numbering.cells}
+        self._new = set(numbering.new)
+        self._greatest = numbering.greatest
+        self._open: list[tuple[Parts, Database]] = []
+        home, config = shared.home, shared.config
+        own = servicers_of(home, config, shared.guard, shared.answers)
+        first = Cell(HOME_NUMBER, HOME, own, home.store.stored_bytes, _finder(home))
+        self.router = Router(
+            Placing(home.store),
+            [first, *[Cell(cell.number, cell.name) for cell in numbering.cells]],
+            home.store.clock.now,
+            creates_topics=config.auto_create,
+            creates_groups=config.creates_groups,
+            max_calls=config.max_calls,
+        )
+
+    @property
+    def servicers(self) -> Servicers:
+        """What routes calls."""
+        router = self.router
+        return Servicers(
+            TransactionRouter(router),
+            ProducerRouter(router),
+            SinkRouter(router),
+            ConsumerRouter(router),
+            QueryRouter(router),
+            AdminRouter(router),
+        )
+
+    async def open_all(self) -> None:
+        """Opens what can be reached, when the broker starts.
+
+        Raises:
+            ConfigurationError: a database is not the cell that it is named as.
+        """
+        tried = [self._try(cell, starting=True) for cell in self.router.cells[1:]]
+        refused = [each for each in await asyncio.gather(*tried, return_exceptions=True) if each is not None]
+        if refused:
+            # A wrong setting is not to make a home of a database that was none.
+            await asyncio.to_thread(forget_cells, self._home, sorted(self._new))
+            raise refused[0]
+
+    async def run_once(self) -> None:
+        """Tries again."""
+        for cell in self.router.cells[1:]:
+            if cell.servicers is None:
+                await self._try(cell, starting=False)
+
+    async def _try(self, cell: Cell, *, starting: bool) -> None:
+        try:
+            await self._open_cell(cell)
+        except BrokerError as error:
+            if starting and error.field == "cells":
+                raise
+            logger.warning("the cell %s is not served: %s", cell.name, error.message, extra={"cell": cell.name})
+
+    async def _open_cell(self, cell: Cell) -> None:
+        shared = self._shared
+        database = await asyncio.to_thread(self._database_of, cell)
+        parts = assemble(
+            shared.config,
+            database,
+            make_store=shared.make_store,
+            beside=Beside(shared.home, cell.number, shared.answers),
+        )
+        try:
+            await parts.store.start()
+        except BaseException:
+            await parts.store.close()
+            database.close()
+            raise
+        parts.reporter.replaced = shared.replaced
+        parts.reports.status = shared.home.reports.status
+        self._open.append((parts, database))
+        for loop in parts.loops:
+            loop.start()
+        cell.stored_bytes, cell.finds = parts.store.stored_bytes, _finder(parts)
+        cell.servicers = servicers_of(parts, shared.config, shared.guard)
+        logger.info("broker %s serves the cell %s, database %s", shared.config.name, cell.name, database.shown_url)
+        logger.info("an acknowledged commit in the cell %s survives %s", cell.name, database.survives)
+
+    def _database_of(self, cell: Cell) -> Database:
+        config = self._shared.config
+        try:
+            database, warnings = open_database(
+                config.cell_urls[cell.name],
+                answer_timeout=config.answer_timeout,
+                allow_unsafe=config.allow_unsafe_database,
+                largest_body=config.max_body_bytes,
+                table_prefix=config.table_prefix,
+                cell=cell.number,
+            )
+        except ConfigurationError as error:
+            # It may come back.
+            raise ConfigurationError(error.message, field="database") from None
+        try:
+            for warning in warnings:
+                logger.warning("cell %s, database setting: %s", cell.name, warning, extra={"cell": cell.name})
+            if config.migrate:
+                migrate(database)
+            elif current(database) != newest():
+                raise ConfigurationError(
+                    f"The tables of the cell {cell.name!r} are at version {current(database)}, this broker needs"
+                    f" {newest()}: run `halfmq migrate` with its database.",
+                    field="database",
+                )
+            check_restorations(database)
+            adopt(database, self._numbered[cell.name], self._greatest)
+            self._new.discard(cell.number)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    async def close(self) -> None:
+        """Ends the loops, says that this broker leaves, and closes the databases."""
+        closing, self._open = self._open, []
+        await asyncio.gather(*[_close(parts, database) for parts, database in closing])
+
+
+async def _close(parts: Parts, database: Database) -> None:
+    for loop in parts.loops:
+        await loop.stop()
+    try:
+        async with asyncio.timeout(CLOSING):
+            await parts.reports.leave()
+            await parts.store.leave_turns()
+            await parts.store.close()
+    except (TimeoutError, BrokerError):
+        logger.warning("database %s is left, though it has not answered", database.shown_url)
+        return
+    database.close()
+
+
+def _finder(parts: Parts) -> Callable[[Name], Awaitable[bool]]:
+    async def finds(name: Name) -> bool:
+        if name.kind is Placed.TOPIC:
+            return await parts.store.find_topic(name.text) is not None
+        if name.kind is Placed.GROUP:
+            return await parts.store.find_group(name.text) is not None
+        try:
+            await parts.store.find_sink(name.text)
+        except NotFound:
+            return False
+        return True
+
+    return finds
+
+
+async def cells_of(shared: Shared, database: Database) -> CellOpener:
+    """The cells that the settings name, numbered by the home database; nothing is open yet.
+
+    Raises:
+        ConfigurationError: a cell of the installation is not named, or the home database cannot have cells.
+    """
+    if database.dialect.one_writer:
+        raise ConfigurationError("cells needs a home database of MySQL or MariaDB.", field="cells")
+    for name, url in shared.config.cell_urls.items():
+        try:
+            parse_url(url)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{name}: {error.message}", field="cells") from None
+    return CellOpener(shared, database, await asyncio.to_thread(number_cells, database, list(shared.config.cell_urls)))

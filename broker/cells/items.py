@@ -1,0 +1,134 @@
+"""Calls of many items, each for one cell: taken apart, and their results put together in the order of the items."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from broker.errors import BrokerError, Moved, StorageUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from broker.cells.routing import Cell, Router
+
+    Call = Callable[[Any, Any], Awaitable[Any]]
+    Refuse = Callable[[Any, BrokerError], Any]
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
+NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
+
+
+async def scattered(
+    router: Router, request: Any, field: str, cells: Sequence[Cell | BrokerError], call: Call, refuse: Refuse
+) -> list[Any]:
+    """The results of a request whose items are for several cells, in the order of the items.
+
+    Args:
+        router: the cells.
+        request: the request.
+        field: its field with the items.
+        cells: of each item, or why it is refused.
+        call: calls the servicers (first argument) with a request (second); the answer has `results`.
+        refuse: makes the result of an item from an error.
+
+    Raises:
+        BrokerError: all items are for one cell, which refuses the call.
+    """
+    items = getattr(request, field)
+    groups: dict[Cell, list[int]] = {}
+    results: list[Any] = [None] * len(items)
+    for index, cell in enumerate(cells):
+        if isinstance(cell, BrokerError):
+            results[index] = refuse(items[index], cell)
+        else:
+            groups.setdefault(cell, []).append(index)
+    if len(groups) == 1 and len(cells) == len(next(iter(groups.values()))):
+        (cell,) = groups
+        with router.calling(cell) as servicers:
+            return list((await call(servicers, request)).results)
+    parts = {cell: _part(request, field, indexes, len(items)) for cell, indexes in groups.items()}
+    answers = await asyncio.gather(*[_asked(router, cell, part, call) for cell, part in parts.items()])
+    for indexes, answer in zip(groups.values(), answers, strict=True):
+        for place, index in enumerate(indexes):
+            failed = isinstance(answer, BrokerError)
+            results[index] = refuse(items[index], answer) if failed else answer.results[place]
+    return results
+
+
+async def sought(
+    router: Router,
+    request: Any,
+    field: str,
+    call: Call,
+    refuse: Refuse,
+    hints: Mapping[int, Cell],
+    is_elsewhere: Callable[[Any], bool],
+) -> list[Any]:
+    """The results of a request whose items no list has: each is looked for in one cell after the other.
+
+    Args:
+        router: the cells.
+        request: the request.
+        field: its field with the items.
+        call: calls the servicers (first argument) with a request (second); the answer has `results`.
+        refuse: makes the result of an item from an error.
+        hints: where to begin, by the item's index; home otherwise.
+        is_elsewhere: whether an item's error says that a cell does not have it.
+    """
+    items = getattr(request, field)
+    left = {index: router.in_turn(hints.get(index)) for index in range(len(items))}
+    results: list[Any] = [None] * len(items)
+    unavailable: dict[int, Any] = {}
+    for turn in range(len(router.cells)):
+        indexes = sorted(left)
+        if not indexes:
+            break
+        part = _part(request, field, indexes, len(items))
+        try:
+            found = await scattered(router, part, field, [left[index][turn] for index in indexes], call, refuse)
+        except StorageUnavailable as error:
+            # Other cells may have them.
+            found = [refuse(items[index], error) for index in indexes]
+        for index, result in zip(indexes, found, strict=True):
+            if result.error.code == UNAVAILABLE:
+                unavailable.setdefault(index, result)
+            elif is_elsewhere(result.error):
+                results[index] = results[index] or result
+            else:
+                results[index] = result
+                unavailable.pop(index, None)
+                del left[index]
+    missing = [index for index in left if index not in unavailable and results[index].error.code == NOT_FOUND]
+    if missing and await router.moved_lately():
+        moved = Moved("transaction, or what it is for,")
+        unavailable |= {index: refuse(items[index], moved) for index in missing}
+    # One that could not be asked may have it.
+    return [unavailable.get(index, result) for index, result in enumerate(results)]
+
+
+async def _asked(router: Router, cell: Cell, part: Any, call: Call) -> Any:
+    try:
+        with router.calling(cell) as servicers:
+            return await call(servicers, part)
+    except BrokerError as error:
+        return error.as_outcome()
+
+
+def _part(request: Any, field: str, indexes: Sequence[int], count: int) -> Any:
+    """A request with some of the items."""
+    if len(indexes) == count:
+        return request
+    part = type(request)()
+    for descriptor, value in request.ListFields():
+        if hasattr(value, "extend"):
+            # The items, and what else has one entry for each.
+            if len(value) == count:
+                getattr(part, descriptor.name).extend([value[index] for index in indexes])
+        elif descriptor.message_type is None:
+            setattr(part, descriptor.name, value)
+        else:
+            getattr(part, descriptor.name).CopyFrom(value)
+    return part

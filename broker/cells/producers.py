@@ -1,0 +1,254 @@
+"""Calls of producers: sends, transactions, and epochs of sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.cells import placing
+from broker.cells.items import NOT_FOUND, scattered, sought
+from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.wire.status import item_error
+from halfmq.v1 import producer_pb2, producer_pb2_grpc, sink_pb2, sink_pb2_grpc, transaction_pb2, transaction_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    import grpc
+
+    from broker.cells.routing import Cell, Router
+    from broker.domain.cell import Name
+
+    _Context = grpc.aio.ServicerContext[object, object]
+
+MOST_REMEMBERED = 200_000
+
+
+def _topics(messages: Iterable[Any]) -> set[Name]:
+    return {placing.topic(message.topic) for message in messages}
+
+
+def _send_refused(_: Any, error: BrokerError) -> producer_pb2.SendResult:
+    return producer_pb2.SendResult(error=item_error(error))
+
+
+def _recall_refused(message_id: str, error: BrokerError) -> producer_pb2.RecallResult:
+    return producer_pb2.RecallResult(message_id=message_id, error=item_error(error))
+
+
+def _prepare_refused(item: Any, error: BrokerError) -> transaction_pb2.TransactionResult:
+    return transaction_pb2.TransactionResult(transaction_id=item.transaction_id[:80], error=item_error(error))
+
+
+def _verdict_refused(transaction_id: str, error: BrokerError) -> transaction_pb2.TransactionResult:
+    return transaction_pb2.TransactionResult(transaction_id=transaction_id[:80], error=item_error(error))
+
+
+def _is_elsewhere(error: Any) -> bool:
+    return bool(error.code == NOT_FOUND)
+
+
+async def _cells_of(router: Router, wanted: Sequence[set[Name]]) -> list[Cell | BrokerError]:
+    """The cells of items, by the topics of each."""
+    await router.placing.find({name for names in wanted for name in names})
+    found: list[Cell | BrokerError] = []
+    for names in wanted:
+        try:
+            found.append(await router.cell_of(names))
+        except BrokerError as error:
+            found.append(error.as_outcome())
+    return found
+
+
+class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
+    """ProducerService over cells."""
+
+    def __init__(self, router: Router) -> None:
+        """Takes the router."""
+        self._router = router
+
+    async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
+        """Sends each message to the cell of its topic; messages in order to one cell only."""
+        names = _topics(request.messages)
+        placements = await self._router.placing.find(names)
+        if request.in_order or len({each.cell for each in placements.values()}) <= 1:
+            cell = await self._router.cell_of(names)
+            answer = await self._router.call(cell, names, lambda each: each.producers.Send, request, context)
+            await self._explain(answer.results, request.messages, cell)
+            return answer  # type: ignore[no-any-return]
+        cells = await _cells_of(self._router, [{placing.topic(message.topic)} for message in request.messages])
+        results = await scattered(
+            self._router,
+            request,
+            "messages",
+            cells,
+            lambda each, part: each.producers.Send(part, context),
+            _send_refused,
+        )
+        return producer_pb2.SendResponse(results=results)
+
+    async def _explain(self, results: Iterable[Any], messages: Iterable[Any], cell: Cell) -> None:
+        """Puts in what NotFound of an item means: its topic may be moving."""
+        for result, message in zip(results, messages, strict=True):
+            if result.error.code == NOT_FOUND:
+                told = NotFound(result.error.message, reason=result.error.reason, field=result.error.field)
+                result.error.CopyFrom(
+                    item_error(await self._router.explained(told, [placing.topic(message.topic)], cell))
+                )
+
+    async def SendAndAck(
+        self, request: producer_pb2.SendAndAckRequest, context: _Context
+    ) -> producer_pb2.SendAndAckResponse:
+        """Sends to the cell of the topics, where the receipts must be, too."""
+        names = _topics(request.messages)
+        cell = await self._router.cell_of(names)
+        answer = await self._router.call(cell, names, lambda each: each.producers.SendAndAck, request, context)
+        return answer  # type: ignore[no-any-return]
+
+    async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
+        """Recalls messages, wherever they are."""
+        results = await sought(
+            self._router,
+            request,
+            "message_ids",
+            lambda each, part: each.producers.Recall(part, context),
+            _recall_refused,
+            {},
+            _is_elsewhere,
+        )
+        return producer_pb2.RecallResponse(results=results)
+
+
+class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
+    """TransactionService over cells: a transaction is in one cell."""
+
+    def __init__(self, router: Router) -> None:
+        """Takes the router."""
+        self._router = router
+        # Those that are not at home, by their ids; hints.
+        self._cells: dict[str, Cell] = {}
+
+    async def Prepare(
+        self, request: transaction_pb2.PrepareRequest, context: _Context
+    ) -> transaction_pb2.PrepareResponse:
+        """Prepares each transaction in the cell of its topics."""
+        router = self._router
+        cells = await _cells_of(router, [_topics(item.messages) for item in request.transactions])
+        results = await scattered(
+            router,
+            request,
+            "transactions",
+            cells,
+            lambda each, part: each.transactions.Prepare(part, context),
+            _prepare_refused,
+        )
+        for item, cell, result in zip(request.transactions, cells, results, strict=True):
+            if result.error.code == NOT_FOUND and not isinstance(cell, BrokerError):
+                told = NotFound(result.error.message, reason=result.error.reason, field=result.error.field)
+                result.error.CopyFrom(item_error(await router.explained(told, _topics(item.messages), cell)))
+            elif not result.HasField("error") and not isinstance(cell, BrokerError) and cell is not router.home:
+                self._remember(item.transaction_id, cell)
+        return transaction_pb2.PrepareResponse(results=results)
+
+    def _remember(self, transaction_id: str, cell: Cell) -> None:
+        if len(self._cells) >= MOST_REMEMBERED:
+            del self._cells[next(iter(self._cells))]
+        self._cells[transaction_id] = cell
+
+    async def _decided(self, request: Any, call: Any) -> list[Any]:
+        hints = {index: self._cells[own] for index, own in enumerate(request.transaction_ids) if own in self._cells}
+        results = await sought(self._router, request, "transaction_ids", call, _verdict_refused, hints, _is_elsewhere)
+        for own in request.transaction_ids:
+            self._cells.pop(own, None)
+        return results
+
+    async def Commit(self, request: transaction_pb2.CommitRequest, context: _Context) -> transaction_pb2.CommitResponse:
+        """Commits transactions, wherever they are."""
+        results = await self._decided(request, lambda each, part: each.transactions.Commit(part, context))
+        return transaction_pb2.CommitResponse(results=results)
+
+    async def Rollback(
+        self, request: transaction_pb2.RollbackRequest, context: _Context
+    ) -> transaction_pb2.RollbackResponse:
+        """Rolls transactions back, wherever they are."""
+        results = await self._decided(request, lambda each, part: each.transactions.Rollback(part, context))
+        return transaction_pb2.RollbackResponse(results=results)
+
+    async def GetTransaction(
+        self, request: transaction_pb2.GetTransactionRequest, context: _Context
+    ) -> transaction_pb2.GetTransactionResponse:
+        """Returns what is known of a transaction, wherever it is."""
+        found = await self._router.first_found(
+            lambda each: each.transactions.GetTransaction,
+            request,
+            context,
+            first=self._cells.get(request.transaction_id),
+        )
+        return found  # type: ignore[no-any-return]
+
+    async def CheckTransactions(
+        self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: Any
+    ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
+        """Sends checks of all cells: producers are registered at home."""
+        responses = self._router.home.servicers.transactions.CheckTransactions(request_iterator, context)
+        try:
+            async for response in responses:
+                yield response
+        finally:
+            await responses.aclose()
+
+
+class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
+    """SinkService over cells: a sink is where the topics are that it first writes to."""
+
+    def __init__(self, router: Router) -> None:
+        """Takes the router."""
+        self._router = router
+
+    async def _writing(self, name: str, topics: set[Name]) -> Cell:
+        own = placing.sink(name)
+        if not name:
+            raise InvalidArgument("Name the sink.", field="epoch.sink")
+        return await self._router.cell_of_reader(own, topics) if topics else await self._router.cell_of([own])
+
+    async def PrepareEpoch(
+        self, request: sink_pb2.PrepareEpochRequest, context: _Context
+    ) -> sink_pb2.PrepareEpochResponse:
+        """Stores half messages of an attempt."""
+        topics = _topics(request.messages)
+        cell = await self._writing(request.epoch.sink, topics)
+        names = [placing.sink(request.epoch.sink), *topics]
+        answer = await self._router.call(cell, names, lambda each: each.sinks.PrepareEpoch, request, context)
+        return answer  # type: ignore[no-any-return]
+
+    async def CommitEpoch(
+        self, request: sink_pb2.CommitEpochRequest, context: _Context
+    ) -> sink_pb2.CommitEpochResponse:
+        """Releases an epoch."""
+        topics = _topics(message for each in request.transactions for message in each.messages)
+        cell = await self._writing(request.epoch.sink, topics)
+        names = [placing.sink(request.epoch.sink), *topics]
+        answer = await self._router.call(cell, names, lambda each: each.sinks.CommitEpoch, request, context)
+        return answer  # type: ignore[no-any-return]
+
+    async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:
+        """Drops an epoch."""
+        names = [placing.sink(request.epoch.sink)]
+        cell = await self._router.cell_of(names)
+        answer = await self._router.call(cell, names, lambda each: each.sinks.AbortEpoch, request, context)
+        return answer  # type: ignore[no-any-return]
+
+    async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
+        """Returns the state of a sink."""
+        names = [placing.sink(request.sink)]
+        cell = await self._router.cell_of(names)
+        answer = await self._router.call(cell, names, lambda each: each.sinks.GetSink, request, context)
+        return answer  # type: ignore[no-any-return]
+
+    async def DeleteSink(self, request: sink_pb2.DeleteSinkRequest, context: _Context) -> sink_pb2.DeleteSinkResponse:
+        """Deletes a sink, and its place in the list."""
+        names = [placing.sink(request.sink)]
+        cell = await self._router.cell_of(names)
+        answer = await self._router.call(cell, names, lambda each: each.sinks.DeleteSink, request, context)
+        if cell is not self._router.home:
+            await self._router.placing.withdraw(names[0])
+        return answer  # type: ignore[no-any-return]

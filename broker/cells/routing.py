@@ -1,0 +1,247 @@
+"""Finds the cell of a call."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.domain.access import Action, Kind
+from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement, apart
+from broker.errors import BrokerError, CellAway, InvalidArgument, Moved, NotFound, StorageUnavailable
+from broker.services.rights import CALLER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+
+    from broker.cells.placing import Placing
+
+LATELY = 10 * 1_000_000
+"""Microseconds after a move in which what is found in no cell may have been looked for in the wrong order."""
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """A cell.
+
+    Attributes:
+        number, name: of the cell.
+        servicers: what serves it; None while its database cannot be reached, since the broker started.
+        stored_bytes: tells how much it has.
+        finds: tells whether something exists there.
+        busy: calls under way.
+    """
+
+    number: int
+    name: str
+    servicers: Any = None
+    stored_bytes: Callable[[], Awaitable[int]] | None = None
+    finds: Callable[[Name], Awaitable[bool]] | None = None
+    busy: int = 0
+
+
+class Router:
+    """The cells, and which of them a call is for."""
+
+    def __init__(
+        self,
+        placing: Placing,
+        cells: Sequence[Cell],
+        now: Callable[[], int],
+        *,
+        creates_topics: bool,
+        creates_groups: bool,
+        max_calls: int,
+    ) -> None:
+        """Takes the placements, the cells (home is the first one), the clock, and what is created when it is named.
+
+        A cell gets at most half of `max_calls` at a time: one that does not answer keeps no place from the others.
+        """
+        self.placing = placing
+        self.cells = list(cells)
+        self._by_number = {cell.number: cell for cell in cells}
+        self._now = now
+        self._creates = {Placed.TOPIC: creates_topics, Placed.GROUP: creates_groups, Placed.SINK: True}
+        self._most = max(1, max_calls // 2)
+
+    @property
+    def home(self) -> Cell:
+        """The cell of the home database."""
+        return self.cells[0]
+
+    def numbered(self, number: int) -> Cell:
+        """A cell by its number.
+
+        Raises:
+            StorageUnavailable: this broker does not know it yet.
+        """
+        found = self._by_number.get(number)
+        if found is None:
+            raise StorageUnavailable("The cell is new, and this broker does not know it: name it in `cells`.")
+        return found
+
+    def named(self, name: str, field: str) -> Cell:
+        """A cell by its name.
+
+        Raises:
+            InvalidArgument: there is none.
+        """
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        known = ", ".join(cell.name for cell in self.cells)
+        raise InvalidArgument(f"There is no cell {name!r}; there are {known}.", field=field)
+
+    @contextmanager
+    def calling(self, cell: Cell) -> Iterator[Any]:
+        """The servicers of a cell, for a call.
+
+        Raises:
+            StorageUnavailable: it cannot be reached, or has too many calls under way.
+        """
+        if cell.servicers is None:
+            raise CellAway(cell.name)
+        if cell.busy >= self._most:
+            raise StorageUnavailable(f"{cell.busy} calls for the cell {cell.name!r} are under way; come back.")
+        cell.busy += 1
+        try:
+            yield cell.servicers
+        finally:
+            cell.busy -= 1
+
+    async def cell_of(self, names: Iterable[Name]) -> Cell:
+        """The one cell in which names are.
+
+        Raises:
+            Refused: they are in several.
+        """
+        found = await self._together(set(names))
+        cells = {placement.cell for placement in found.values()}
+        if len(cells) > 1:
+            raise apart(sorted(found))
+        return self.numbered(cells.pop() if cells else HOME_NUMBER)
+
+    async def _together(self, names: set[Name]) -> dict[Name, Placement]:
+        """Where names are; if that is not one cell, as the list says now: what was remembered is of several moments."""
+        found = await self.placing.find(names)
+        if len({placement.cell for placement in found.values()}) > 1:
+            found = await self.placing.find(names, again=True)
+        return found
+
+    async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> Cell:
+        """The cell of topics and of a group that reads them, or of a sink that writes them.
+
+        One that does not exist yet is placed where the topics are, if it is about to be created there.
+
+        Raises:
+            Refused: they are in several cells.
+        """
+        names = set(topics)
+        found = await self._together({reader, *names})
+        own, cells = found[reader], {found[name].cell for name in names}
+        if len(cells) > 1:
+            raise apart(sorted(names))
+        cell = self.numbered(cells.pop() if cells else own.cell)
+        if own.cell == cell.number:
+            return cell
+        if own.cell != HOME_NUMBER or await self._is_at_home(reader):
+            raise apart([reader, *sorted(names)])
+        if self._may_create(reader):
+            placed = await self.placing.place(reader, cell.number)
+            if placed.cell != cell.number:
+                raise apart([reader, *sorted(names)])
+        return cell
+
+    async def _is_at_home(self, name: Name) -> bool:
+        return self.home.finds is not None and await self.home.finds(name)
+
+    def _may_create(self, name: Name) -> bool:
+        if name.kind is Placed.SINK:
+            return True
+        return self._creates[name.kind] and CALLER.get().may(Action.CREATE, Kind.GROUP, name.text)
+
+    async def least_loaded(self) -> Cell:
+        """The cell with the fewest bytes, of those that can be reached."""
+        loads: list[tuple[int, int]] = []
+        for cell in self.cells:
+            if cell.servicers is None or cell.stored_bytes is None:
+                continue
+            try:
+                loads.append((await cell.stored_bytes(), cell.number))
+            except StorageUnavailable:
+                continue
+        if not loads:
+            raise StorageUnavailable("No cell can be reached.")
+        return self.numbered(min(loads)[1])
+
+    async def explained(self, error: NotFound, names: Iterable[Name], cell: Cell) -> BrokerError:
+        """What a cell's NotFound means: the names may be moving, or this broker's list be out of date."""
+        for name, placement in (await self.placing.find(names, again=True)).items():
+            if placement.move is not None or placement.cell != cell.number:
+                return Moved(name)
+        return error
+
+    async def call(
+        self, cell: Cell, names: Iterable[Name], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
+    ) -> Any:
+        """Calls a method of a cell's servicers, for what is there."""
+        try:
+            with self.calling(cell) as servicers:
+                return await method(servicers)(*arguments)
+        except NotFound as error:
+            found = await self.explained(error, names, cell)
+        raise found
+
+    async def stream(
+        self,
+        cell: Cell,
+        names: Iterable[Name],
+        method: Callable[[Any], Callable[..., AsyncIterator[Any]]],
+        *arguments: Any,
+    ) -> AsyncIterator[Any]:
+        """The answers of a method of a cell's servicers that streams them. Streams are bounded elsewhere."""
+        if cell.servicers is None:
+            raise CellAway(cell.name)
+        responses: Any = method(cell.servicers)(*arguments)
+        try:
+            async for response in responses:
+                yield response
+            return
+        except NotFound as error:
+            found = await self.explained(error, names, cell)
+        finally:
+            await responses.aclose()
+        raise found
+
+    async def first_found(
+        self, method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any, first: Cell | None = None
+    ) -> Any:
+        """The answer of the first cell that does not answer NotFound: for what no list has, such as a transaction.
+
+        Raises:
+            NotFound: of all cells.
+            StorageUnavailable: one that could not be asked may have it.
+        """
+        missing: NotFound | None = None
+        away: StorageUnavailable | None = None
+        for cell in self.in_turn(first):
+            try:
+                with self.calling(cell) as servicers:
+                    return await method(servicers)(*arguments)
+            except NotFound as error:
+                missing = missing or error
+            except StorageUnavailable as error:
+                away = away or error
+        if away is not None:
+            raise away
+        if missing is not None and await self.moved_lately():
+            raise Moved("transaction, or what it is for,")
+        raise missing or StorageUnavailable("No cell can be reached.")
+
+    def in_turn(self, first: Cell | None = None) -> list[Cell]:
+        """All cells, one of them first."""
+        return self.cells if first is None else [first, *[cell for cell in self.cells if cell is not first]]
+
+    async def moved_lately(self) -> bool:
+        """Whether something is moving, or was until a moment ago."""
+        return await self.placing.store.moved_lately(self._now() - LATELY)

@@ -1,0 +1,42 @@
+"""What is placed in which cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.cell import Name, Placement
+
+
+class PlacementStore(Protocol):
+    """The list of placements, in the home database. What it does not name is in the home database."""
+
+    async def placements(self, names: Sequence[Name]) -> dict[Name, Placement]:
+        """Where these are, of those that the list names."""
+        ...
+
+    async def place(self, name: Name, cell: int) -> Placement:
+        """Places something new in another cell than home, unless it is placed; returns where it is.
+
+        Raises:
+            AlreadyExists: it is in the home database.
+        """
+        ...
+
+    async def withdraw(self, name: Name) -> None:
+        """Takes something that was deleted from the list."""
+        ...
+
+    async def moved_lately(self, since: int) -> bool:
+        """Whether something is being moved, or was since a time (microseconds)."""
+        ...
+
+
+class CellLoad(Protocol):
+    """How much a cell has."""
+
+    async def stored_bytes(self) -> int:
+        """Bytes of the bodies in all topics of the cell."""
+        ...

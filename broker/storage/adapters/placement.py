@@ -1,0 +1,47 @@
+"""Placements, and how much is stored, through threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.storage.adapters.access import Access
+from broker.storage.catalog import placement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.domain.cell import Name, Placement
+    from broker.storage.engine.session import Session
+
+
+class Placements(Access):
+    """Implements PlacementStore and CellLoad."""
+
+    async def placements(self, names: Sequence[Name]) -> dict[Name, Placement]:
+        """Where these are, of those that the list names."""
+        return await self._read(lambda session: placement.placements(session, names))
+
+    async def place(self, name: Name, cell: int) -> Placement:
+        """Places something new; AlreadyExists when it is in the home database."""
+
+        def again(session: Session, _: Placement) -> Placement:
+            # Placing it twice changes nothing.
+            return placement.place(session, name, cell)
+
+        return await self._write(lambda session: placement.place(session, name, cell), redo=again)
+
+    async def withdraw(self, name: Name) -> None:
+        """Takes something that was deleted from the list."""
+
+        def again(session: Session, _: None) -> None:
+            placement.withdraw(session, name)
+
+        await self._write(lambda session: placement.withdraw(session, name), redo=again)
+
+    async def moved_lately(self, since: int) -> bool:
+        """Whether something is being moved, or was since a time (microseconds)."""
+        return await self._read(lambda session: placement.moved_lately(session, since))
+
+    async def stored_bytes(self) -> int:
+        """Bytes of the bodies in all topics of the cell."""
+        return await self._read(placement.stored_bytes)
