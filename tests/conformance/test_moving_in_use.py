@@ -237,8 +237,14 @@ async def test_dedup_keys_that_were_read_before_the_seal_are_not_written_after_i
     assert len(rows) == 1
     ok(await store.decide([rollback(own)]))
     databases.write(0, lambda session: sealing.seal(session, move.number, move.names, 1))
-    Copies(databases, move, lambda _: None).rest()
+    copies = Copies(databases, move, lambda _: None)
+    copies.rest()
     databases.write(B, lambda session: aligning.align(session, move.number, one, rows, sealed=False))
+    ends = copies.ends()
+    databases.write(
+        B,
+        lambda session: arriving.decide(session, move.number, move.names, copies.sealed, ends, copies.groups, 1),
+    )
     assert mover.carry_on(move).moved
     assert cells.count(B, "dedup_key") == 0
     moved = await the_topic(cells, B)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,11 @@ from broker.ports.delivery import JoinWork
 from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.groups import DeadLetterSearch
 from broker.ports.transactions import PrepareWork
+from broker.storage.catalog.moves import MoveState
 from broker.storage.engine.session import Session
+from broker.storage.moving import arriving, copying, sealing
+from broker.storage.moving.copies import Copies
+from broker.storage.moving.refusals import MoveRefused, Why
 from conformance.moving import B, Installation, found_in, group, sink, topic
 from conformance.world import HOUR, bury, commit, decided, half, new_id, ok, prepared, pull, sending, swept
 from support.databases import KINDS
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
 ALL = bool(os.environ.get("HALFMQ_MOVE_ALL"))
 COMMITS = 21
 """Of the whole move of what these tests move; `test_every_commit_is_among_those_that_are_tried` compares."""
-EVERY = 5
+EVERY = 11
 """The part of the cases that is run otherwise."""
 
 MOVED = (
@@ -89,11 +94,11 @@ class Stop:
         patch.setattr(Session, "commit", stopping)
 
 
-def cases() -> Iterator[Any]:
+def cases(*whens: str) -> Iterator[Any]:
     """Kind of database, number of the COMMIT, and when; a rotating part of them unless all are wanted."""
     number = 0
     for at in range(1, COMMITS + 1):
-        for when in ("before", "after"):
+        for when in whens:
             for ending in ("resumed", "given up"):
                 for server in KINDS:
                     number += 1
@@ -207,7 +212,7 @@ async def test_every_commit_is_among_those_that_are_tried(cells: Installation, m
     await is_whole(cells, before, moved=True)
 
 
-@pytest.mark.parametrize(("server", "at", "when", "ending"), list(cases()))
+@pytest.mark.parametrize(("server", "at", "when", "ending"), list(cases("before", "after")))
 async def test_a_killed_mover_leaves_a_move_that_can_be_ended(
     cells: Installation, at: int, when: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,11 +231,14 @@ async def test_a_killed_mover_leaves_a_move_that_can_be_ended(
     await is_whole(cells, before, moved=moved)
 
 
-@pytest.mark.parametrize(("server", "at", "when", "ending"), list(cases()))
+@pytest.mark.parametrize(("server", "at", "when", "ending"), list(cases("before", "after", "late")))
 async def test_a_mover_that_stood_still_changes_nothing_any_more(
     cells: Installation, at: int, when: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`before`: another one ends the move first; `after`: the COMMIT takes effect while the other one is at work."""
+    """Another one ends the move while it stands before a COMMIT, or behind one.
+
+    `late`: the COMMIT takes effect while the other one is at work.
+    """
     before = contents(cells, HOME_NUMBER)
     stands, goes_on = threading.Event(), threading.Event()
     outcome: list[object] = []
@@ -240,7 +248,7 @@ async def test_a_mover_that_stood_still_changes_nothing_any_more(
         assert goes_on.wait(60)
 
     def first() -> None:
-        stop = Stop(at, stand)
+        stop = Stop(at, lambda: None, stand) if when == "after" else Stop(at, stand)
         stop.install(monkeypatch)
         try:
             run_whole(cells)
@@ -253,7 +261,7 @@ async def test_a_mover_that_stood_still_changes_nothing_any_more(
     frozen = threading.Thread(target=first, daemon=True)
     frozen.start()
     assert stands.wait(60)
-    if when == "after":
+    if when == "late":
         # While the other one begins, and waits for what this one has locked.
         threading.Timer(0.3, goes_on.set).start()
     mover = cells.mover()
@@ -267,3 +275,33 @@ async def test_a_mover_that_stood_still_changes_nothing_any_more(
         moved = ended(mover, ending)
     assert all(isinstance(each, str | Refused) for each in outcome), outcome
     await is_whole(cells, before, moved=moved)
+
+
+async def test_a_seal_that_comes_after_its_move_was_given_up_is_refused(cells: Installation) -> None:
+    """Nobody would unseal it: the move has ended."""
+    before = contents(cells, HOME_NUMBER)
+    mover, move = cells.begin(B, *NAMES)
+    mover.give_up(move)
+    with pytest.raises(MoveRefused) as refused:
+        cells.databases().write(HOME_NUMBER, lambda session: sealing.seal(session, move.number, move.names, 1))
+    assert refused.value.why is Why.MOVE_GIVEN_UP
+    await is_whole(cells, before, moved=False)
+
+
+async def test_what_is_withdrawn_late_is_not_what_a_later_move_copied(cells: Installation) -> None:
+    before = contents(cells, HOME_NUMBER)
+    mover, given_up = cells.begin(B, *NAMES)
+    databases = cells.databases()
+    databases.write(B, lambda session: arriving.begin(session, given_up.number, given_up.names, 1))
+    Copies(databases, given_up, lambda _: None).ahead()
+    queues = databases.read(B, lambda session: copying.copied_queues(session, given_up.number))
+    mover.give_up(given_up)
+    assert cells.count(B, "message") == 0
+    mover, move = cells.begin(B, *NAMES)
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    Copies(databases, move, lambda _: None).ahead()
+    for queue in sorted(queues):
+        drop = partial(copying.drop, move_id=given_up.number, queue=queue, state=MoveState.GIVEN_UP)
+        assert not databases.write(B, drop)
+    assert mover.carry_on(move).moved
+    await is_whole(cells, before, moved=True)

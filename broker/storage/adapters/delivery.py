@@ -51,7 +51,7 @@ OFFSET_MEMORY = 40
 HELD_FOR = 5.0
 # Messages that cost as much to read as an item of another lane does.
 MESSAGES_PER_ITEM = 8
-LATELY = 60_000_000
+LATELY = 3600_000_000
 """Microseconds: longer than a COMMIT without an answer is retried."""
 LARGE_FORWARD = 256 * 1024
 """Bytes of bodies from which a send with acks leaves a thread to others."""
