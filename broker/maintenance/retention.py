@@ -67,6 +67,7 @@ class RetentionSweeper(Loop):
         if not self._turn.mine:
             return
         await self.run_piece("the topics", self._trim_topics)
+        await self.run_piece("dead letter topics without a group", self._delete_orphaned_topics)
         await self.run_piece("deleted topics", self._sweep_deleted_topics)
         store = self._store
         await self._all_of("op records", lambda: store.trim_ops(self._keep_ops))
@@ -94,6 +95,14 @@ class RetentionSweeper(Loop):
                     trim = partial(self._store.trim_topic, topic)
                     await self._all_of(f"size of topic {topic.name!r}", trim, topic=topic.name)
             after = topics[-1].name
+
+    async def _delete_orphaned_topics(self) -> None:
+        after = 0
+        while topic_ids := await self._store.orphaned_dead_letters(after, PAGE):
+            for topic_id in topic_ids:
+                piece = partial(self._store.delete_orphaned, topic_id)
+                await self.run_piece(f"dead letter topic {topic_id}", piece)
+            after = topic_ids[-1]
 
     async def _sweep_deleted_topics(self) -> None:
         after = 0

@@ -76,6 +76,14 @@ class RetentionStore(Protocol):
         """Deletes some records of who did what that are older than `kept` microseconds; returns how many."""
         ...
 
+    async def orphaned_dead_letters(self, after: int, limit: int) -> list[int]:
+        """The ids of empty dead letter topics whose group was deleted, once their retention has passed, in order."""
+        ...
+
+    async def delete_orphaned(self, topic_id: int) -> None:
+        """Deletes such a topic, unless somebody needs it by now."""
+        ...
+
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         """The ids of deleted topics with remaining data, in order."""
         ...

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from broker.services.positions import Released
 
 
+MOST_ANNOUNCED = 20_000
+"""Queues whose ends are remembered where nobody waits: of deleted topics, too, as nothing tells what there is."""
+
+
 class Wakeups:
     """Waiters by topic, and by group for leases."""
 
@@ -75,6 +79,8 @@ class Wakeups:
         """Called when this broker has released messages to queues, below these offsets."""
         for queue, end in end_offsets.items():
             self._announced[queue] = max(end, self._announced.get(queue, 0))
+        if len(self._announced) > MOST_ANNOUNCED and not self.waiting:
+            self._announced = dict(end_offsets)
         self._wake({topic_id for topic_id, _ in end_offsets})
 
     def grown_to(self, end_offsets: Mapping[Queue, int]) -> bool:

@@ -57,6 +57,16 @@ class Upkeep(Access):
         """Gives up all turns of this broker."""
         await self._write(lambda session: turns.leave(session, self._broker_id))
 
+    async def orphaned_dead_letters(self, after: int, limit: int) -> list[int]:
+        """The ids of empty dead letter topics whose group was deleted, once their retention has passed, in order."""
+        now = self.clock.now()
+        return await self._read(lambda session: topic_deletion.orphaned_dead_letters(session, now, limit, after))
+
+    async def delete_orphaned(self, topic_id: int) -> None:
+        """Deletes such a topic, unless somebody needs it by now."""
+        now = self.clock.now()
+        await self._clean(lambda session: topic_deletion.delete_orphaned(session, topic_id, now))
+
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         """The ids of deleted topics with remaining data, in order."""
         return await self._read(lambda session: topic_deletion.deleted_topics(session, limit, after))

@@ -42,6 +42,12 @@ class FakeStore:
     async def trim_topic(self, topic: Any) -> int:
         return self._do(topic.name)
 
+    async def orphaned_dead_letters(self, after: int, limit: int) -> list[int]:
+        return [number for number in (11, 12) if number > after]
+
+    async def delete_orphaned(self, topic_id: int) -> None:
+        self._do(topic_id)
+
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         return [number for number in (1, 2, 3) if number > after]
 
@@ -73,7 +79,7 @@ class FakeStore:
         return self._do("members")
 
 
-EVERYTHING = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c", 1, 2, 3]
+EVERYTHING = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c", 11, 12, 1, 2, 3]
 EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "refused", "audit", "brokers", "members"]
 
 

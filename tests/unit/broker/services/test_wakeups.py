@@ -109,3 +109,17 @@ def test_deleted_queues_are_forgotten(wakeups: Wakeups, event: asyncio.Event) ->
     event.clear()
     wakeups.grown_to({FIRST: 1})
     assert woken(event)
+
+
+def test_where_nobody_waits_the_ends_of_many_queues_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.services.wakeups.MOST_ANNOUNCED", 10)
+    wakeups = Wakeups()
+    for number in range(100):
+        wakeups.released({(ORDERS, number): 5})
+        assert len(wakeups._announced) <= 10
+    with wakeups.listen([ORDERS]) as event:
+        for number in range(100):
+            wakeups.released({(ORDERS, number): 6})
+        event.clear()
+        wakeups.grown_to({(ORDERS, number): 6 for number in range(100)})
+        assert not woken(event)
