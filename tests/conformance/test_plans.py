@@ -382,7 +382,7 @@ SCANS = {
         bulk.PENDING_GROUPS,
     ),
     "queue end_offsets": (
-        lambda session: sorted(reading.end_offsets(session).values()),
+        lambda session: sorted(reading.end_offsets(session, [TOPIC.topic_id]).values()),
         [bulk.PER_QUEUE] * bulk.QUEUES,
         bulk.QUEUES,
     ),

@@ -16,6 +16,7 @@ from broker.storage.transactions import sinks
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
+    from broker.ports.upkeep import ToTrim
     from broker.storage.engine.session import Session
 
 
@@ -74,6 +75,11 @@ class Upkeep(Access):
     async def sweep_deleted_topic(self, topic_id: int) -> bool:
         """Removes a part of a deleted topic's data; returns whether any is left."""
         return await self._clean(lambda session: topic_deletion.sweep(session, topic_id))
+
+    async def to_trim(self, after: int, limit: int) -> ToTrim:
+        """What has to be deleted of the topics behind an id, as many as `limit`."""
+        now = self.clock.now()
+        return await self._glance(lambda session: retention.to_trim(session, after, limit, now, self.directory))
 
     async def trim_queue(self, topic: Topic, queue_id: int) -> int:
         """Deletes some messages past retention from the head of a queue; returns how many."""

@@ -94,7 +94,7 @@ class Directory:
             self._by_queue.clear()
 
     def notice(self, queues: Iterable[tuple[int, int]]) -> None:
-        """Drops topics with new queues from the cache, given all existing queues.
+        """Drops topics with new queues from the cache, given existing queues.
 
         Args:
             queues: topic id and queue id.
