@@ -51,7 +51,7 @@ STATED = [
     Stated("SELECT `producer_group_id` , NAME FROM `producer_group`", 1, 1),
     Stated("SELECT ? , MIN ( `check_due_at` ) FROM `half_message`", 1, 1),
     Stated("SELECT `h` . `transaction_id` , `h` . `check_count` FROM `half_message`", 1, 1),
-    Stated("SELECT `topic_id` , `queue_id` , `next_offset` FROM `queue`", 20, ALL_QUEUES),
+    Stated("SELECT `topic_id` , `queue_id` , `next_offset` FROM `queue`", 20, QUEUES),
     Stated("SELECT `c` . `group_id` , `g` . `epoch`", 4, 1),
     Stated("SELECT ? , MIN ( `available_at` ) FROM `lease`", 4, 1),
     Stated("UPDATE `broker` SET", 0.2, 1),

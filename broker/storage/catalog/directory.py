@@ -65,7 +65,7 @@ class Directory:
         return found
 
     def of_queue(self, session: Session, queue_id: int) -> tuple[Topic, int] | None:
-        """Topic and queue number of a queue. Queues never move, so this is cached for longer than a topic's settings."""
+        """Topic and queue number of a queue. Queues never move, so this is cached for longer than the rest."""
         if (known := self._by_queue.get(queue_id)) is not None:
             return known
         row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))

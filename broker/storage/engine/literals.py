@@ -33,7 +33,7 @@ _FEW_ROWS = 8
 _ROWS_AT_ONCE = 256
 """Rows whose text is held beside the statement that they become part of."""
 _LONGEST_KEPT = 4096
-"""Characters of a statement whose pieces are kept: longer ones, with a place for each of many keys, differ each time."""
+"""Characters of a statement whose pieces are kept: longer ones, with places for many keys, differ each time."""
 
 _LITERALS: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: "NULL",

@@ -134,8 +134,8 @@ def create_group(
     if not session.insert("consumer_group", _INSERT_COLUMNS, [values], keep_existing="name"):
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
     check_room(session, name, is_group=True)
-    # Not from the cache: another broker may have deleted it. With a lock, as retention may be about to delete it; of the
-    # row, as a query for what the index has would lock the index entry alone.
+    # Not from the cache: another broker may have deleted it. With a lock, as retention may be about to delete it; the
+    # lock has to be that of the row: a query that the index answers would lock the index entry alone.
     query = "SELECT created_at FROM topic WHERE name = ?" + session.dialect.for_share
     if not session.fetch(query, (dead_letter_topic(name),)):
         with suppress(AlreadyExists):  # Created concurrently.

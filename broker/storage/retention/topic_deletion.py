@@ -77,11 +77,11 @@ def orphaned_dead_letters(session: Session, now: int, limit: int, after: int = 0
     Uses topic_name, consumer_group_name and queue_of_topic.
     """
     found = session.fetch(
-        f"SELECT own.topic_id FROM topic own WHERE own.name >= ? AND own.name < ? AND own.topic_id > ?"
+        "SELECT own.topic_id FROM topic own WHERE own.name >= ? AND own.name < ? AND own.topic_id > ?"
         f" AND own.deleted_at IS NULL AND own.created_at + own.retention <= ? AND {_EMPTY}"
-        f" AND NOT EXISTS (SELECT 1 FROM consumer_group g WHERE g.name = SUBSTR(own.name, {len(DEAD_LETTER_PREFIX) + 1}))"
+        " AND NOT EXISTS (SELECT 1 FROM consumer_group g WHERE g.name = SUBSTR(own.name, ?))"
         " ORDER BY own.topic_id LIMIT ?",
-        (DEAD_LETTER_PREFIX, _BEHIND_DEAD_LETTERS, after, now, limit),
+        (DEAD_LETTER_PREFIX, _BEHIND_DEAD_LETTERS, after, now, len(DEAD_LETTER_PREFIX) + 1, limit),
     )
     return [row[0] for row in found]
 

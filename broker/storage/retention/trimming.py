@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.ports.upkeep import ToTrim
+from broker.storage.catalog.directory import TOPIC_COLUMNS
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement
 from broker.storage.groups.progress import first_unread
@@ -76,8 +77,8 @@ def drop_oldest(session: Session, topic_id: int, queue_id: int, first: int, mess
 def to_trim(session: Session, after: int, limit: int, now: int, directory: Directory) -> ToTrim:
     """What has to be deleted of the topics behind an id: two reads for all of them, not a transaction for each queue.
 
-    A first message that is not at the saved lower bound is behind a gap that a restore left: it is looked at. By primary
-    key of topic, queue_of_topic, and the primary key of message for queues with messages.
+    A first message that is not at the saved lower bound is behind a gap that a restore left: it is looked at. By the
+    primary key of topic, queue_of_topic, and for queues with messages by the primary key of message.
     """
     dialect = session.dialect
     further = session.fetch(
@@ -100,10 +101,11 @@ def to_trim(session: Session, after: int, limit: int, now: int, directory: Direc
         " GROUP BY q.topic_id, own.retention_bytes HAVING SUM(q.stored_bytes) > own.retention_bytes",
         some,
     )
-    topics = directory.by_ids(session, {row[0] for row in [*expired, *large]})
-    return ToTrim(
-        [topics[each] for each in sorted(topics)], {row[1] for row in expired}, {row[0] for row in large}, last
-    )
+    ids = sorted({row[0] for row in [*expired, *large]})
+    # Not from the cache: another broker may have changed the retention just now.
+    query = f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND topic_id"
+    topics = directory.load(session, lambda: session.fetch_in(query, ids)) if ids else []
+    return ToTrim(topics, {row[1] for row in expired}, {row[0] for row in large}, last)
 
 
 def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:
