@@ -41,8 +41,8 @@ WARM = 600.0
 CONSUMED_WITHIN = 60.0
 GONE_WITHIN = 30.0
 """Seconds after the last retention time."""
-SLACK = 3.0
-"""Rounds of retention, and seconds more, that what expired may stay: a round may have begun before."""
+SLACK, LOADED = 3.0, 20.0
+"""Rounds of retention, and seconds more, that what expired may stay: a round may have begun before, and be slow."""
 
 
 class Campaign:
@@ -73,7 +73,7 @@ class Campaign:
     @property
     def patience(self) -> float:
         """Seconds that what expired may stay."""
-        return SLACK * self._day.sweep + SLACK
+        return SLACK * self._day.sweep + LOADED
 
     @property
     def warm(self) -> float:
@@ -91,9 +91,7 @@ class Campaign:
             endpoints = [broker.endpoint for broker in brokers]
             client = stack.enter_context(Client(endpoints[0]))
             scene = Scene(client)
-            ledger = Ledger(
-                endpoints[1], scene.topics, scene.queue_number, self.history, self._day.kept, self.patience
-            )
+            ledger = Ledger(endpoints[1], scene.topics, scene.queue_number, self.history, self._day.kept, self.patience)
             rough = Rough(endpoints[0], self._day, self._batches, self.patience)
             answerer = Answerer(endpoints, scene.asked, self.history, scene.place_of)
             received = {group: History() for group in scene.groups}
@@ -132,9 +130,7 @@ class Campaign:
                 self.wrong += [f"a {each.what} ended: {each.error!r}" for each in ended]
                 return
 
-    def _producers(
-        self, endpoints: Sequence[str], scene: Scene, answerer: Answerer, rough: Rough
-    ) -> list[PacedClient]:
+    def _producers(self, endpoints: Sequence[str], scene: Scene, answerer: Answerer, rough: Rough) -> list[PacedClient]:
         seed, notes = self._seed, self._notes
         made: list[PacedClient] = [
             StubProducer(
@@ -220,13 +216,15 @@ class Campaign:
                     self.wrong.append(f"a row of {table} outlives its time by {late:.1f} s")
 
     def _delete_all(self, endpoint: str) -> None:
-        """As an operator would: first groups, then topics. What deletes nothing by a name is left to retention."""
+        """As an operator would: first groups, then topics. Those of dead letters are left to retention."""
         with Admin(endpoint) as admin:
             for group in list(admin.list_groups()):
                 admin.delete_group(group.name)
             for topic in list(admin.list_topics()):
+                if topic.name.startswith("%DLQ%"):
+                    continue
                 try:
-                    admin.delete_topic(topic.name, missing_ok=True)
+                    admin.delete_topic(topic.name)
                 except RequestRefused as error:
                     self.wrong.append(f"{topic.name} cannot be deleted: {error}")
 

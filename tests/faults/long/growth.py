@@ -154,8 +154,14 @@ def ages_of(cursor: Cursor) -> dict[str, float]:
 
 def index_sizes(cursor: Cursor) -> dict[str, int]:
     """Bytes of the pages of each index, once its statistics are made anew."""
-    names = [row[0] for row in _fetch(cursor, "SELECT TABLE_NAME FROM information_schema.TABLES"
-                                      " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE'")]
+    names = [
+        row[0]
+        for row in _fetch(
+            cursor,
+            "SELECT TABLE_NAME FROM information_schema.TABLES"
+            " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE'",
+        )
+    ]
     _fetch(cursor, f"ANALYZE TABLE {', '.join(names)}")
     found = _fetch(
         cursor,
@@ -171,7 +177,9 @@ def _is_mariadb(cursor: Cursor) -> bool:
 
 def _of_server(cursor: Cursor) -> tuple[int, int]:
     """Length of the history list; bytes of the undo tablespaces, or of the system tablespace where undo is in it."""
-    ((history,),) = _fetch(cursor, "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'")
+    ((history,),) = _fetch(
+        cursor, "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'"
+    )
     spaces = "INNODB_SYS_TABLESPACES" if _is_mariadb(cursor) else "INNODB_TABLESPACES"
     found = _fetch(
         cursor,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from faults.client import Client, Fleet, message, new_id, unique
 from faults.history import Entry, Outcome, judge_calls, judge_deliveries
-from faults.long.ledger import Ledger
 from faults.long.day import PATIENCE
+from faults.long.ledger import Ledger
 from faults.many.clients import PULL_WAIT, PacedClient
 from producer_sdk import Admin
 
@@ -94,9 +94,7 @@ class RoughProducer(PacedClient):
         fleet.close()
 
     def _send(self, client: Client, ids: Sequence[str]) -> None:
-        operations = [
-            self.history.begin(each, "send", f"{each} {n}".encode()) for n, each in enumerate(ids)
-        ]
+        operations = [self.history.begin(each, "send", f"{each} {n}".encode()) for n, each in enumerate(ids)]
         messages = [
             message(
                 self._rough.topic,
