@@ -1,4 +1,4 @@
-"""Dead letter topics of deleted groups: they go when nothing is in them, nobody reads them, and their time has passed."""
+"""Dead letter topics of deleted groups go: when nothing is in them, nobody reads them, and their time has passed."""
 
 from __future__ import annotations
 

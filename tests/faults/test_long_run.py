@@ -1,9 +1,9 @@
 """A day of two brokers in an hour: what is kept for hours expires many times, and nothing grows for it.
 
 Transactions with every end, sends, batches, delayed messages, message groups, consumers that refuse and die, dead
-letters, seeks, sinks; and topics, groups, producers, members and sinks with new names all the time. Nothing acknowledged
-is lost before its retention, nothing is delivered wrongly, nothing is kept after its time; memory, tables, undo and
-history list stay as they are, and in the end there is nothing left of what was deleted or has expired.
+letters, seeks, sinks; and topics, groups, producers, members and sinks with new names all the time. Nothing that was
+acknowledged is lost before its retention, nothing is delivered wrongly, nothing is kept after its time; memory, tables,
+undo and history list stay as they are, and in the end there is nothing left of what was deleted or has expired.
 
 HALFMQ_LONG_SECONDS is how long the day is (14, on one of the servers; the full campaign is 3600, on private servers of
 its own: HALFMQ_LONG_SECONDS=3600 HALFMQ_FAULT_ALL=1), HALFMQ_LONG_RATE the calls a second of each producer (4),

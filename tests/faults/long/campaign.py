@@ -102,7 +102,10 @@ class Campaign:
             self._clients = [*producers, *consumers, resolver, *others]
             self.growth = Growth(self._database, [broker.process.pid for broker in brokers], self._day.seconds)
             self.growth.start()
-            for each in (ledger, rough.log, rough.dead, answerer, *self._clients):
+            for watching in (ledger, rough.log, rough.dead):
+                watching.start()
+            answerer.start()
+            for each in self._clients:
                 each.start()
             began = time.monotonic()
             self._wait(began)
@@ -112,8 +115,8 @@ class Campaign:
             self._await_end(client, scene, rough)
             _stop([*consumers, resolver])
             answerer.stop()
-            for each in (ledger, rough.log, rough.dead):
-                each.stop()
+            for watching in (ledger, rough.log, rough.dead):
+                watching.stop()
             self._judge(scene, ledger, rough, received, answerer)
             self._delete_all(endpoints[1])
             self._await_nothing()

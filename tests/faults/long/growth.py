@@ -9,7 +9,7 @@ from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support.databases import connect
 from support.memory import MIB, resident
@@ -189,7 +189,7 @@ def _of_server(cursor: Cursor) -> tuple[int, int]:
     return int(history), int(found[0][0])
 
 
-def _fetch(cursor: Cursor, query: str) -> Sequence[tuple[object, ...]]:
+def _fetch(cursor: Cursor, query: str) -> Sequence[tuple[Any, ...]]:
     cursor.execute(query)
     return list(cursor.fetchall())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import grpc
@@ -43,16 +44,13 @@ class Visitor(PacedClient):
         self.visits = 0
 
     def run(self) -> None:
-        clients = [Client(endpoint, PATIENCE) for endpoint in self.endpoints]
-        admins = [Admin(endpoint) for endpoint in self.endpoints]
-        try:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(Client(endpoint, PATIENCE)) for endpoint in self.endpoints]
+            admins = [stack.enter_context(Admin(endpoint)) for endpoint in self.endpoints]
             while not self.stopping.wait(self.fate.expovariate(1 / PAUSE)):
                 turn = self.visits % len(clients)
                 self._visit(clients[turn], clients[turn - 1], admins[turn], admins[turn - 1])
                 self.visits += 1
-        finally:
-            for each in (*clients, *admins):
-                each.close()
 
     def _visit(self, client: Client, other: Client, admin: Admin, other_admin: Admin) -> None:
         topic, group = unique("visit"), unique("visit")

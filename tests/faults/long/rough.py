@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from faults.client import Client, Fleet, message, new_id, unique
@@ -90,7 +91,7 @@ class RoughProducer(PacedClient):
         while not self.stopping.wait(self.fate.expovariate(1.0)):
             ids = [new_id() for _ in range(TOGETHER)]
             for _ in range(2 if self.fate.random() < REPEATED else 1):
-                fleet.call(lambda client, own=ids: self._send(client, own))
+                fleet.call(partial(self._send, ids=ids))
         fleet.close()
 
     def _send(self, client: Client, ids: Sequence[str]) -> None:
