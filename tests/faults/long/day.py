@@ -7,7 +7,7 @@ from dataclasses import dataclass
 HOURS = 24.0
 KEPT_HOURS, HISTORY_HOURS = 2.0, 1.0
 """Of the day: messages, op records and audit records; records of deliveries, and half messages of a sink."""
-LEAST_KEPT = 10.0
+LEAST_KEPT = 12.0
 """Seconds: what is read and judged has to be there until it was read."""
 SWEEP = 30.0
 """Seconds between two rounds of retention, or a tenth of what they keep."""
