@@ -15,6 +15,7 @@ from broker.storage.catalog.directory import read_by_name
 from broker.storage.delivery.leases import drop_of_groups
 from broker.storage.engine.statements import marks
 from broker.storage.engine.transaction_runner import TransactionRunner
+from broker.storage.groups.progress import progress_in
 from broker.storage.retention.trimming import CHUNK, drop_oldest, oldest_messages
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ def delete_topic(session: Session, topic: Topic, now: int) -> None:
     if session.fetch("SELECT 1 FROM scheduled_message WHERE topic_id = ? LIMIT 1", (topic.topic_id,)):
         raise _in_use(f"Messages for {topic.name!r} wait for their time; let it come, or recall them, first.")
     queues = [row[0] for row in session.fetch("SELECT queue_id FROM queue WHERE topic_id = ?", (topic.topic_id,))]
-    # First the progress: a pull locks it, and without it no more messages are delivered.
-    session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
+    # First the progress: a pull locks it, and without it no more messages are delivered. Whoever adds some locks the
+    # topic.
+    progress = progress_in(session, queues)
+    session.execute_all(session.deletion_of("group_progress", "group_id, queue_id", progress))
     # Orphaned leases of deleted groups: a broker of an earlier version left them.
     found = session.fetch(f"SELECT DISTINCT group_id FROM lease WHERE queue_id IN ({marks(queues)})", queues)
     leased = {row[0] for row in found}
@@ -99,11 +102,10 @@ def delete_orphaned(session: Session, topic_id: int, now: int) -> None:
     if topic is None:
         return
     group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
-    reads = f"SELECT 1 FROM group_progress WHERE queue_id IN ({marks(topic.queue_ids)}) LIMIT 1"
     if (
         session.fetch_one("SELECT 1 FROM consumer_group WHERE name = ?", (group,))
         or not session.fetch_one(f"SELECT 1 FROM topic own WHERE own.topic_id = ? AND {_EMPTY}", (topic_id,))
-        or session.fetch_one(reads, topic.queue_ids)
+        or progress_in(session, topic.queue_ids)
     ):
         return
     with suppress(Refused):  # Half messages or scheduled ones are for it.
