@@ -5,7 +5,7 @@ letters, seeks, sinks; and topics, groups, producers, members and sinks with new
 acknowledged is lost before its retention, nothing is delivered wrongly, nothing is kept after its time; memory, tables,
 undo and history list stay as they are, and in the end there is nothing left of what was deleted or has expired.
 
-HALFMQ_LONG_SECONDS is how long the day is (14, on one of the servers; the full campaign is 3600, on private servers of
+HALFMQ_LONG_SECONDS is how long the day is (10, on one of the servers; the full campaign is 3600, on private servers of
 its own: HALFMQ_LONG_SECONDS=3600 HALFMQ_FAULT_ALL=1), HALFMQ_LONG_RATE the calls a second of each producer (4),
 HALFMQ_FAULT_SEED the seed. HALFMQ_FAULT_FIGURES names a file for a line of JSON with the figures.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from support.databases import Kind
 
 SECONDS = float(os.environ.get("HALFMQ_LONG_SECONDS") or 0)
-SHORT = 14.0
+SHORT = 10.0
 RATE = float(os.environ.get("HALFMQ_LONG_RATE") or 4)
 SEED = int(os.environ.get("HALFMQ_FAULT_SEED") or random.randrange(1 << 30))
 LONG = 1800.0
