@@ -21,6 +21,7 @@ from broker.maintenance import retention
 from broker.services import catalog, creations
 from broker.storage.delivery import group_views
 from halfmq_cli import main
+from support.memory import resident
 
 SHOWN = 60
 
@@ -43,18 +44,24 @@ class Trace:
         self._folder = Path(folder)
         self._number = 0
         self._objects: Counter[str] = Counter()
-        self._before = tracemalloc.take_snapshot()
+        self._sizes: Counter[str] = Counter()
 
     def __call__(self, *_: object) -> None:
-        """Objects by type, and the lines that allocated what is still there."""
+        """Objects by type, and the lines that allocated what is still there; all of Python's, and of the process."""
         gc.collect()
-        now = tracemalloc.take_snapshot()
+        in_all = tracemalloc.get_traced_memory()[0]
         objects = Counter(type(each).__name__ for each in gc.get_objects())
-        lines = [f"{count:>9} {count - self._objects[name]:>+9} {name}" for name, count in objects.most_common(SHOWN)]
-        lines += [str(each) for each in now.compare_to(self._before, "lineno")[:SHOWN]]
+        found = tracemalloc.take_snapshot().statistics("lineno")
+        sizes = Counter({f"{each.traceback}": each.size for each in found})
+        lines = [f"{in_all:>12} of Python, {resident(os.getpid()):>12} of the process"]
+        lines += [f"{count:>9} {count - self._objects[name]:>+9} {name}" for name, count in objects.most_common(SHOWN)]
+        grown = {name: size - self._sizes[name] for name, size in sizes.items()}
+        lines += [
+            f"{grown[each]:>+9} {sizes[each]:>9} {each}" for each in sorted(grown, key=lambda n: -grown[n])[:SHOWN]
+        ]
         (self._folder / f"{os.getpid()}-{self._number}").write_text("\n".join(lines))
         self._number += 1
-        self._objects, self._before = objects, now
+        self._objects, self._sizes = objects, sizes
 
 
 if __name__ == "__main__":
