@@ -52,7 +52,7 @@ STATED = [
     Stated("SELECT `h` . `transaction_id` , `h` . `check_count` FROM `half_message`", 1, 1),
     Stated("SELECT `topic_id` , `queue_id` , `next_offset` FROM `queue`", 20, QUEUES),
     Stated("SELECT `c` . `group_id` , `g` . `epoch`", 4, 1),
-    Stated("SELECT ? , MIN ( `available_at` ) FROM `lease`", 4, 1),
+    Stated("SELECT ? AS `own` , MIN ( `available_at` ) FROM `lease`", 4, 1),
     Stated("UPDATE `broker` SET", 0.2, 1),
     Stated("SELECT `seen_at` FROM `broker`", 0.2, 1),
     Stated("SELECT COALESCE ( MAX ( `first_number` )", 0.4, 1),

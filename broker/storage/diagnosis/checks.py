@@ -61,7 +61,7 @@ def _first_parked(subject: Subject) -> list[tuple[str, int, int]]:
     session = subject.session
     names = names_of(session, first_due_of_groups(session, PARKED))
     found = session.fetch_each(
-        "SELECT ?, MIN(parked_at), COUNT(*) FROM (SELECT parked_at FROM"
+        "SELECT ? AS own, MIN(parked_at), COUNT(*) FROM (SELECT parked_at FROM"
         f" half_message{session.dialect.by_index('half_due')} WHERE check_state = ? AND producer_group_id = ?"
         f" LIMIT {_OF_GROUP}) some_of_them",
         [(group_id, PARKED, group_id) for group_id in names],

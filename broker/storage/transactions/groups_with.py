@@ -42,7 +42,7 @@ def first_due_of_groups(session: Session, check_state: int) -> dict[int, int | N
 def _by_number(session: Session, check_state: int, group_ids: Sequence[int]) -> dict[int, int | None]:
     one = "half_message WHERE check_state = ? AND producer_group_id = ?"
     found = session.fetch_each(
-        f"SELECT ?, MIN(check_due_at), EXISTS (SELECT 1 FROM {one}) FROM {one}",
+        f"SELECT ? AS own, MIN(check_due_at), EXISTS (SELECT 1 FROM {one}) AS has_some FROM {one}",
         [(group_id, *2 * (check_state, group_id)) for group_id in group_ids],
     )
     return {group_id: first for group_id, first, exists in found if exists}
