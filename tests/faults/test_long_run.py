@@ -38,6 +38,8 @@ LONG = 1800.0
 """Seconds from which on a slope tells of a leak."""
 MOST_GROWTH, MOST_MEMORY = 1.0, 300.0
 """MiB a minute of a broker after its warm-up in a long campaign; MiB of a broker in any."""
+MOST_LATE = 0.001
+"""Of all transactions: those that could not be judged, as they expired before they were looked at."""
 MORE = 1.15
 """By how much the last third may be above the first one, after the warm-up; and a little that is nothing."""
 LITTLE = {"rows": 1000.0, "tables": 16.0, "undo": 16.0}
@@ -73,6 +75,7 @@ def test_a_day_leaves_nothing_behind(kind: Kind, database: str) -> None:
     assert max(max(each.memory) for each in growth.looks) / MIB < MOST_MEMORY
     if SECONDS < LONG:
         return
+    assert campaign.late < MOST_LATE * len(campaign.history.bodies), campaign.late
     assert max(growth.slopes(warm)) <= MOST_GROWTH, growth.slopes(warm)
     for what, figure in (
         ("rows", lambda each: sum(each.rows.values())),

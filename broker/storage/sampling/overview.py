@@ -74,7 +74,8 @@ def _pending(session: Session, now: int) -> tuple[list[PendingOfGroup], list[Age
     # One state at a time: the server may read all of the index otherwise, with the half messages of sinks.
     query = (
         "SELECT ? AS state, producer_group_id,"
-        f" CASE WHEN transaction_id >= ? THEN {_NO_TIME}{whens} ELSE {_NO_TIME} END AS age, COUNT(*), MIN(transaction_id), MIN(check_due_at)"
+        f" CASE WHEN transaction_id >= ? THEN {_NO_TIME}{whens} ELSE {_NO_TIME} END AS age,"
+        " COUNT(*), MIN(transaction_id), MIN(check_due_at)"
         f" FROM (SELECT producer_group_id, transaction_id, check_due_at FROM half_message"
         f"{session.dialect.by_index('half_due')} WHERE check_state = ? LIMIT {MOST_COUNTED}) some_of_them"
         " GROUP BY producer_group_id, age"

@@ -54,6 +54,7 @@ class Campaign:
         growth: what grew.
         left: rows by table when all was deleted or had expired.
         done: how often each thing was done.
+        late: transactions that were looked at too late to be judged.
     """
 
     def __init__(self, kind: Kind, database: str, seed: int, rate: float, day: Day) -> None:
@@ -62,6 +63,7 @@ class Campaign:
         self.wrong: list[str] = []
         self.left: dict[str, int] = {}
         self.done: Counter[str] = Counter()
+        self.late = 0
         self._kind = kind
         self._database = database
         self._seed = seed
@@ -202,11 +204,12 @@ class Campaign:
                 self.done[what] += getattr(each, what, 0)
         delayed = [n for n in ledger.ends() if scene.is_of(n, [scene.delayed])]
         found = ledger.findings(int(CHECKS["max_checks"]), delayed)
-        self.wrong += judge_calls(self.history, found) + ledger.wrong
+        self.wrong += ledger.judged(judge_calls(self.history, found)) + ledger.wrong
         for group, own in received.items():
             log = {n: entries for n, entries in found.log.items() if scene.is_of(n, scene.groups[group])}
             self.wrong += judge_deliveries(own.deliveries, replace(found, log=log))
         self.wrong += rough.judge(self._received_roughly, self._moved)
+        self.late = len(ledger.late) + len(rough.log.late)
         self._judge_ages()
 
     def _judge_ages(self) -> None:
@@ -258,6 +261,7 @@ class Campaign:
             "dead_letters": len(rough.dead.seen(0)),
             "done": dict(self.done),
             "send_ms": percentiles(self._notes.sends)._asdict(),
+            "looked_at_too_late": self.late,
             "outlived_s": round(max(ledger.latest, rough.log.latest), 1),
             "memory_mb_per_min": growth.slopes(warm),
             "memory_by_minute_mb": [growth.by_minute(number) for number in range(len(growth.pids))],

@@ -17,7 +17,7 @@ from faults.client import COMMITTED, ROLLED_BACK, Client, code_of
 from faults.history import Entry, Findings, Spent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from faults.history import History
     from halfmq.v1 import transaction_pb2
@@ -48,8 +48,9 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction that is looked at, at this time (seconds) again."""
+    """A transaction that was first known at a time (seconds), and is looked at again at another one."""
 
+    since: float
     at: float
     pause: float = FIRST_LOOK
 
@@ -60,6 +61,7 @@ class Ledger:
     Attributes:
         wrong: what was deleted too early, or too late.
         latest: by how much messages outlived their retention, in seconds, at most.
+        late: transactions that may have expired before they were looked at: the machine stood still.
         error: what ended it.
     """
 
@@ -78,6 +80,7 @@ class Ledger:
         """
         self.wrong: list[str] = []
         self.latest = 0.0
+        self.late: set[str] = set()
         self.error: BaseException | None = None
         self._endpoint = endpoint
         self._topics = topics
@@ -120,6 +123,10 @@ class Ledger:
         }
         states = {each: found and found.state for each, found in self._found.items()}
         return Findings(states, log, heads, checks, max_checks, delayed)
+
+    def judged(self, wrong: Iterable[str]) -> list[str]:
+        """What contradicts something of transactions that were looked at in time."""
+        return [each for each in wrong if each.split(" ", 1)[0] not in self.late]
 
     def _guard(self) -> None:
         try:
@@ -173,13 +180,17 @@ class Ledger:
         ids = list(history.bodies)
         now = time.monotonic()
         for each in ids[self._known :]:
-            self._open[each] = _Open(now + FIRST_LOOK)
+            self._open[each] = _Open(now, now + FIRST_LOOK)
         self._known = len(ids)
         for transaction_id, own in list(self._open.items()):
             if own.at > now and not all_of_it:
                 continue
             found = _find(client, transaction_id)
             self._found[transaction_id] = found
+            if found is None and time.monotonic() - own.since > self._kept / 2:
+                self.late.add(transaction_id)
+                del self._open[transaction_id]
+                continue
             if found is not None and found.state in {COMMITTED, ROLLED_BACK}:
                 del self._open[transaction_id]
                 continue

@@ -62,7 +62,7 @@ class Rough:
             delivery.acknowledging = delivery.acknowledging or delivery.place in letters
         log = {(queue, offset): entry for queue, entries in found.log.items() for offset, entry in entries}
         return [
-            *judge_calls(self._history, found),
+            *self.log.judged(judge_calls(self._history, found)),
             *judge_deliveries(received.deliveries, found),
             *[
                 f"delivered to those that were moved, but not in the log: {each.place}"
