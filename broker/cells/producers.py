@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.cells import placing
 from broker.cells.items import NOT_FOUND, UNAVAILABLE, scattered, sought
 from broker.domain.access import Action, Kind
+from broker.domain.cell import apart
 from broker.domain.limits import MAX_SINK_NAME, Limits, check_count, check_name
 from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
 from broker.services.rights import CALLER
@@ -171,6 +172,11 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         each_of = [names & {placing.topic(message.topic) for message in item.messages} for item in request.transactions]
         await router.placing.find(names)
         cells = await _cells_of(router, each_of)
+        first: dict[str, Cell] = {}
+        for index, (item, cell) in enumerate(zip(request.transactions, cells, strict=True)):
+            if not isinstance(cell, BrokerError) and first.setdefault(item.transaction_id, cell) is not cell:
+                # One verdict would decide one of them.
+                cells[index] = apart([f"transaction {item.transaction_id[:80]}", *sorted(each_of[index])])
         results = await scattered(
             router,
             request,

@@ -12,8 +12,8 @@ import pytest
 from cells.client import CellClient
 from cells.test_lost_cell import soon
 from cells.test_routing import bodies, count, reason
-from faults.client import PATIENCE, message, unique
-from halfmq.v1 import admin_pb2, consumer_pb2, sink_pb2
+from faults.client import COMMITTED, PATIENCE, message, new_id, unique
+from halfmq.v1 import admin_pb2, consumer_pb2, sink_pb2, transaction_pb2
 from support.brokers import BrokerProcess
 from support.databases import connect, create_database, drop_database, server_url
 
@@ -140,3 +140,16 @@ def test_a_topic_that_is_created_while_it_is_deleted_is_where_the_list_says(cell
     assert min(made) > 1
     assert count(cells.other, "topic", f"name = '{topic}'") == count(cells.home, "placement", f"name = '{topic}'")
     assert count(cells.home, "topic", f"name = '{topic}'") == 0
+
+
+def test_two_transactions_of_one_call_with_one_id_are_in_one_cell(client: CellClient) -> None:
+    near, far, own = client.topic_in(""), client.topic_in("b"), new_id()
+    halves = [
+        transaction_pb2.HalfTransaction(transaction_id=own, messages=[message(name, "1")]) for name in (near, far)
+    ]
+    request = transaction_pb2.PrepareRequest(producer_group="shop", transactions=halves)
+    results = client.transactions.Prepare(request, timeout=PATIENCE).results
+    assert [result.error.reason for result in results] == ["", "TOPICS_APART"]
+    assert client.commit(own).state == COMMITTED
+    assert bodies(client, near) == [b"1"]
+    assert bodies(client, far) == []
