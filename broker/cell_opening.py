@@ -151,7 +151,7 @@ class CellOpener(Loop):
         self._open.append((parts, database))
         for loop in parts.loops:
             loop.start()
-        cell.stored_bytes, cell.finds = parts.store.stored_bytes, _finder(parts)
+        cell.stored_bytes, cell.finds, cell.let_in = parts.store.stored_bytes, _finder(parts), parts.store.let_in
         cell.servicers = servicers_of(parts, shared.config, shared.guard)
         logger.info("broker %s serves the cell %s, database %s", shared.config.name, cell.name, database.shown_url)
         logger.info("an acknowledged commit in the cell %s survives %s", cell.name, database.survives)

@@ -31,6 +31,7 @@ class Cell:
         servicers: what serves it; None while its database cannot be reached, since the broker started.
         stored_bytes: tells how much it has.
         finds: tells whether something exists there.
+        let_in: lets it have names again that had left it by moves up to a number.
         busy: calls under way.
     """
 
@@ -39,6 +40,7 @@ class Cell:
     servicers: Any = None
     stored_bytes: Callable[[], Awaitable[int]] | None = None
     finds: Callable[[Name], Awaitable[bool]] | None = None
+    let_in: Callable[[Sequence[Name], int], Awaitable[None]] | None = None
     busy: int = 0
 
 
@@ -221,7 +223,21 @@ class Router:
                 return await method(servicers)(*arguments)
         except NotFound as error:
             found = await self.explained(error, names, cell)
+        except Moved:
+            await self._let_in(cell, names)
+            raise
         raise found
+
+    async def _let_in(self, cell: Cell, names: Iterable[Name]) -> None:
+        """Has a cell that refused to create what had left it take it, if it is placed there again; the call comes back.
+
+        So it is with a name that was moved away, deleted, and is created in its first cell.
+        """
+        wanted = sorted(set(names))
+        placed, last_move = await self.placing.store.placed_now(wanted)
+        again = [name for name in wanted if placed.get(name) == Placement(cell.number)]
+        if again and cell.let_in is not None:
+            await cell.let_in(again, last_move)
 
     async def stream(
         self,
@@ -240,6 +256,9 @@ class Router:
             return
         except NotFound as error:
             found = await self.explained(error, names, cell)
+        except Moved:
+            await self._let_in(cell, names)
+            raise
         finally:
             await responses.aclose()
         raise found

@@ -29,13 +29,21 @@ class PlacementStore(Protocol):
         """Takes something that was deleted from the list."""
         ...
 
+    async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
+        """Where these are, of those that the list names, and the number of the last move."""
+        ...
+
     async def moved_lately(self, since: int) -> bool:
         """Whether something is being moved, or was since a time (microseconds)."""
         ...
 
 
-class CellLoad(Protocol):
-    """How much a cell has."""
+class CellNames(Protocol):
+    """How much a cell has, and what it may have."""
+
+    async def let_in(self, names: Sequence[Name], last_move: int) -> None:
+        """Lets the cell have names again that had left it by moves up to a number."""
+        ...
 
     async def stored_bytes(self) -> int:
         """Bytes of the bodies in all topics of the cell."""

@@ -48,10 +48,17 @@ class PassedOver:
 
 @dataclass(slots=True)
 class SubmissionWork:
-    """What is to become of a submission: it is sent, or it is refused for ever."""
+    """What is to become of a submission: it is sent, or it is refused for ever.
+
+    Attributes:
+        number: of the submission.
+        send: what is sent, or why nothing is.
+        topic: its topic, if there is none of this name here: one that moved to another cell may come back.
+    """
 
     number: int
     send: SendWork | BrokerError
+    topic: str = ""
 
 
 @dataclass(slots=True)

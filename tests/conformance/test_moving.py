@@ -341,3 +341,17 @@ async def test_what_retention_deletes_while_it_is_copied_does_not_come_back(cell
     assert cells.count(B, "message") == 1
     assert cells.count(B, "message_key") == 0
     stored_bytes_are_exact(cells.worlds[B])
+
+
+async def test_a_cell_takes_back_what_it_was_told_of_and_not_what_left_since(cells: Installation) -> None:
+    await made_in(cells, 0)
+    home = cells.store(0)
+    cells.move(B, topic())
+    _, first = await home.placed_now([topic()])
+    cells.move(0, topic())
+    await cells.store(B).let_in([topic()], first)
+    assert cells.count(B, "moved_name") == 2, "they left by a later move"
+    placed, last = await home.placed_now([topic()])
+    assert (placed, last > first) == ({}, True)
+    await cells.store(B).let_in([topic()], last)
+    assert [row[0] for row in cells.rows(B, "SELECT name FROM moved_name")] == ["billing"]

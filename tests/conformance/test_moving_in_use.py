@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pymysql
 import pytest
 
 from broker.domain.place import InLog
+from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
 from broker.errors import BrokerError, Moved, NotFound, StaleReceipt, StorageUnavailable
 from broker.ports.delivery import AckOutcome, Claimed, ClaimWork
@@ -22,6 +24,7 @@ from broker.storage.moving import aligning, arriving, sealing
 from broker.storage.moving.copies import Copies
 from broker.storage.retention import trimming
 from conformance.moving import B, Installation, found_in, group, made_in, the_topic, topic
+from conformance.submitting import committed, service_on, texts
 from conformance.world import (
     HOUR,
     LEASE,
@@ -249,3 +252,25 @@ async def test_dedup_keys_that_were_read_before_the_seal_are_not_written_after_i
     assert cells.count(B, "dedup_key") == 0
     moved = await the_topic(cells, B)
     assert isinstance((await cells.store(B).send([sending(moved, "anew", dedup_key="d")]))[0], InLog)
+
+
+async def test_submissions_wait_for_a_topic_that_is_away_and_hold_up_no_other(cells: Installation) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    stock = await store.create_topic("stock", TopicSettings(1, HOUR))
+    service = service_on(store)
+    mover, move = cells.begin(B, topic(), group())
+    databases = cells.databases()
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    databases.write(0, lambda session: sealing.seal(session, move.number, move.names, 1))
+    store.forget_topics(["orders"])
+    committed(cells.worlds[0], "one", "two")
+    committed(cells.worlds[0], "others go on", topic="stock")
+    assert await service.release() == 1
+    assert await texts(store, stock) == ["others go on"]
+    mover.give_up(move)
+    until = time.monotonic() + 60
+    while cells.count(0, "submission"):
+        assert time.monotonic() < until
+        await service.release()
+    assert await texts(store, orders) == ["one", "two"]
+    assert cells.count(0, "refused_submission") == 0

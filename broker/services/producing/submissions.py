@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.domain.ids import format_id
-from broker.errors import BrokerError, InvalidArgument, NotFound, RowsLocked, StorageRejected, StorageUnavailable
+from broker.errors import BrokerError, InvalidArgument, Moved, NotFound, RowsLocked, StorageRejected, StorageUnavailable
 from broker.ports.log import SendWork
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.submissions import PassedOver, SubmissionWork
@@ -110,7 +110,7 @@ class SubmissionService:
         if len(found) > 1 and any(each.number in self._troubled for each in found):
             return await self._release_apart(_apart(found, self._troubled), waiting)
         now = self._validator.now()
-        missing: dict[str, NotFound] = {}
+        missing: dict[str, NotFound | Moved] = {}
         work = [await self._work(each, now, missing) for each in found]
         if not work:
             return 0
@@ -250,20 +250,20 @@ class SubmissionService:
             logger.warning(text, len(more), extra={"submissions": numbers})
         return done.count + len(done.refused)
 
-    async def _work(self, submission: Submission, now: int, missing: dict[str, NotFound]) -> SubmissionWork:
+    async def _work(self, submission: Submission, now: int, missing: dict[str, NotFound | Moved]) -> SubmissionWork:
         """`missing`: topics that do not exist, which are asked for once."""
         message = submission.message
         if isinstance(message, BrokerError):
             return SubmissionWork(submission.number, message)
         if message.topic in missing:
-            return SubmissionWork(submission.number, missing[message.topic])
+            return SubmissionWork(submission.number, missing[message.topic], message.topic)
         try:
             destination = await self._validator.destination(message, now)
         except InvalidArgument as error:
             return SubmissionWork(submission.number, error)
-        except NotFound as error:
+        except (NotFound, Moved) as error:
             missing[message.topic] = error
-            return SubmissionWork(submission.number, error)
+            return SubmissionWork(submission.number, error, message.topic)
         except (AttributeError, RecursionError, TypeError, ValueError) as error:
             refusal = InvalidArgument(f"It cannot be a message: {error!r}", field="submission")
             return SubmissionWork(submission.number, refusal)

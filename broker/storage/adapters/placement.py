@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Placements(Access):
-    """Implements PlacementStore and CellLoad."""
+    """Implements PlacementStore and CellNames."""
 
     async def placements(self, names: Sequence[Name]) -> dict[Name, Placement]:
         """Where these are, of those that the list names."""
@@ -41,6 +41,14 @@ class Placements(Access):
     async def moved_lately(self, since: int) -> bool:
         """Whether something is being moved, or was since a time (microseconds)."""
         return await self._read(lambda session: placement.moved_lately(session, since))
+
+    async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
+        """Where these are, of those that the list names, and the number of the last move."""
+        return await self._read(lambda session: placement.placed_now(session, names))
+
+    async def let_in(self, names: Sequence[Name], last_move: int) -> None:
+        """Lets this cell have names again that had left it by moves up to a number."""
+        await self._write(lambda session: placement.let_in(session, names, last_move))
 
     async def stored_bytes(self) -> int:
         """Bytes of the bodies in all topics of the cell."""

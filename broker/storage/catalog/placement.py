@@ -97,6 +97,25 @@ def stored_bytes(session: Session) -> int:
     return int(session.fetch("SELECT COALESCE(SUM(stored_bytes), 0) FROM queue")[0][0])
 
 
+def placed_now(session: Session, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
+    """Where names are, and the number of the last move: later ones may have changed that since."""
+    # First the number: of a move that begins behind it, nothing is said.
+    last = int(session.fetch("SELECT COALESCE(MAX(move_id), 0) FROM cell_move")[0][0])
+    return placements(session, names), last
+
+
+def let_in(session: Session, names: Sequence[Name], last_move: int) -> None:
+    """Lets this cell have names again that had left it, by moves up to a number: they were deleted, and placed anew.
+
+    What left by a later move stays refused, however late this comes.
+    """
+    for name in sorted(names):
+        session.run(
+            "DELETE FROM moved_name WHERE kind = ? AND name = ? AND move_id <= ?",
+            (int(name.kind), name.text, last_move),
+        )
+
+
 def left_here(session: Session, name: Name) -> bool:
     """Whether something has left this cell; a transaction in the cell that creates it again asks this.
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.keys import dedup_hash
 from broker.domain.message import Message
 from broker.domain.place import InLog, Scheduled
-from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, RowsLocked
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, Moved, NotFound, RowsLocked
 from broker.ports.log import Duplicate
 from broker.ports.submissions import PassedOver, ReleasedSubmissions, Submission
 from broker.storage.catalog.free_queues import FreeQueues
+from broker.storage.catalog.moves import name_of_topic
+from broker.storage.catalog.placement import left_here
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.log import log
 from broker.storage.log.turns import take_turn
@@ -167,7 +169,7 @@ def release(
             " ORDER BY submission_id" + session.dialect.skip_locked,
         )
     }
-    sending, ended = _sending(work, locked, done), []
+    sending, ended = _sending(work, locked, _left(session, work), done), []
     # What is for a queue that another session holds waits for the next round, and holds up nothing else.
     free = FreeQueues(session)
     outcomes = log.send(session, [each for _, each in sending], now, directory, rotation, free) if sending else []
@@ -231,13 +233,24 @@ def refuse_held_keys(session: Session, work: Sequence[SubmissionWork]) -> None:
             )
 
 
-def _sending(work: Sequence[SubmissionWork], locked: set[int], done: ReleasedSubmissions) -> list[tuple[int, SendWork]]:
+def _left(session: Session, work: Sequence[SubmissionWork]) -> set[str]:
+    """Topics that have left this cell, or are leaving it; submissions for them wait here."""
+    missing = {item.topic for item in work if item.topic}
+    return {topic for topic in missing if left_here(session, name_of_topic(topic))}
+
+
+def _sending(
+    work: Sequence[SubmissionWork], locked: set[int], left: set[str], done: ReleasedSubmissions
+) -> list[tuple[int, SendWork]]:
     """What is sent: that which is locked here, and no other session holds it or one before it in its message group."""
     sending: list[tuple[int, SendWork]] = []
     held: set[tuple[int, str | None]] = set()
     for item in work:
         if isinstance(item.send, BrokerError):
-            if item.number in locked:
+            if item.topic in left or isinstance(item.send, Moved):
+                done.deferred.add(item.number)
+                done.held.add((item.topic, None))
+            elif item.number in locked:
                 done.refused[item.number] = _cause(item.send)
             continue
         order = item.send.topic_id, item.send.message.message_group
