@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import grpc
+
 from faults.client import PATIENCE, Client, unique
 from halfmq.v1 import admin_pb2, admin_pb2_grpc, producer_pb2, producer_pb2_grpc, sink_pb2_grpc, transaction_pb2_grpc
+from support.databases import connect
 
 
 class CellClient(Client):
@@ -34,3 +39,18 @@ class CellClient(Client):
         """Sends in one call; the result of each message."""
         request = producer_pb2.SendRequest(messages=messages, in_order=in_order)  # type: ignore[arg-type]
         return list(self.producer.Send(request, timeout=PATIENCE).results)
+
+
+def count(url: str, table: str, where: str) -> int:
+    """Rows of a cell's table."""
+    with closing(connect(url)) as own, own.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(*) FROM {table} WHERE {where}")
+        return int(cursor.fetchall()[0][0])
+
+
+def bodies(client: CellClient, topic: str) -> list[bytes]:
+    return sorted(each.body for entries in client.log(topic).values() for each in entries)
+
+
+def reason(error: grpc.RpcError) -> str:
+    return dict(error.trailing_metadata())["halfmq-reason"]

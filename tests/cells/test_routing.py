@@ -10,31 +10,14 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from cells.client import bodies, count, reason
 from faults.client import COMMITTED, PATIENCE, PREPARED, ROLLED_BACK, ItemRefused, message, new_id, unique
 from halfmq.v1 import admin_pb2, consumer_pb2, message_pb2, producer_pb2, sink_pb2, transaction_pb2
-from support.command import run
 from support.databases import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cells.client import CellClient
     from cells.conftest import Cells
-
-
-def count(url: str, table: str, where: str) -> int:
-    """Rows of a cell's table."""
-    with closing(connect(url)) as own, own.cursor() as cursor:
-        cursor.execute(f"SELECT COUNT(*) FROM {table} WHERE {where}")
-        return int(cursor.fetchall()[0][0])
-
-
-def bodies(client: CellClient, topic: str) -> list[bytes]:
-    return sorted(each.body for entries in client.log(topic).values() for each in entries)
-
-
-def reason(error: grpc.RpcError) -> str:
-    return dict(error.trailing_metadata())["halfmq-reason"]
 
 
 def test_a_topic_is_in_the_cell_that_its_creation_names(client: CellClient, another: CellClient, cells: Cells) -> None:
@@ -327,30 +310,3 @@ def test_numbers_are_given_by_one_cell_only(client: CellClient, cells: Cells) ->
         found |= rows
         total += len(rows)
     assert len(found) == total
-
-
-def repeated(call: Callable[[], object]) -> int:
-    """Repeats a call that is told that its topic has moved, as clients do; how often."""
-    for times in range(10):
-        try:
-            call()
-        except grpc.RpcError as error:
-            assert (error.code(), reason(error)) == (grpc.StatusCode.UNAVAILABLE, "MOVED")
-        else:
-            return times
-    pytest.fail("told ten times that it has moved")
-
-
-def test_a_name_that_was_moved_away_and_deleted_is_created_where_it_was_first(client: CellClient, cells: Cells) -> None:
-    topic = client.topic_in("b")
-    client.send(message(topic, "first"))
-    variables = {"HALFMQ_DATABASE": cells.home, "HALFMQ_CELLS": f"b={cells.other}"}
-    moved = run("cells", "move", "--to", "home", "--topic", topic, variables=variables)
-    assert moved.returncode == 0, moved.stderr
-    gone = admin_pb2.DeleteTopicRequest(topic=topic)
-    assert repeated(lambda: client.admin.DeleteTopic(gone, timeout=PATIENCE)) <= 1
-    again = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=topic, queue_count=1), cell="b")
-    assert repeated(lambda: client.admin.CreateTopic(again, timeout=PATIENCE)) == 1
-    repeated(lambda: client.send(message(topic, "anew")))
-    assert bodies(client, topic) == [b"anew"]
-    assert count(cells.other, "topic", f"name = '{topic}'") == 1

@@ -305,8 +305,8 @@ async def test_the_topic_that_was_deleted_first_is_found_behind_a_thousand(
     session = world.session()
     session.begin()
     columns = "name, queue_count, retention, created_at, deleted_at"
-    rows = [(f"gone{number}", 1, HOUR, today(), today()) for number in range(1100)]
-    session.insert("topic", columns, [*rows, ("first", 1, HOUR, today(), today() - 2 * DAY)])
+    rows = [(f"~gone{number}", 1, HOUR, today(), today()) for number in range(1100)]
+    session.insert("topic", columns, [*rows, ("~first", 1, HOUR, today(), today() - 2 * DAY)])
     session.commit()
     one(findings(database, "deletions"), CRITICAL, "messages of more than 1000 deleted topics", "deleted 2.0 d ago")
 

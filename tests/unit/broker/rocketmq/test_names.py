@@ -16,6 +16,7 @@ from broker.rocketmq.ids import own_id, rocketmq_id
 from broker.rocketmq.names import name_of, resource_of
 from broker.rocketmq.protocol import Code, definition_pb2
 from broker.rocketmq.routes import endpoints_of
+from broker.storage.moving.refusals import MoveRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +180,7 @@ def kinds(kind: type[errors.BrokerError] = errors.BrokerError) -> Iterator[type[
 
 def test_every_kind_of_error_is_in_the_table_above() -> None:
     # The configuration is refused before there are calls, and commands refuse what they are given.
-    never_told = {ConfigurationError, errors.DatabaseReplaced}
+    never_told = {ConfigurationError, errors.DatabaseReplaced, MoveRefused}
     of_the_broker = {kind for kind in kinds() if kind.__module__.startswith("broker.")} - never_told
     assert {type(error) for error, _ in CODES} >= of_the_broker
 
