@@ -210,8 +210,7 @@ class Broker:
             async with asyncio.timeout(CLOSING):
                 await self._record_the_rest()
                 await self._leave()
-                if self._cells is not None:
-                    await self._cells.close()
+                ended = self._cells is None or await self._cells.close()
                 await self._store.close()
         except TimeoutError:
             logger.warning(
@@ -221,7 +220,7 @@ class Broker:
             return False
         self._database.close()
         logger.info("broker %s stopped", self.config.name)
-        return True
+        return ended
 
     async def wait_until_replaced(self) -> None:
         """Returns when the database was replaced by an earlier state of it: this broker has to be stopped then."""

@@ -172,7 +172,7 @@ def assemble(
     reports = BrokerReports(store, connections, _status(config))
     wakeups, positions = Wakeups(), Positions(store)
     sessions = CheckSessions(observer, tracer) if beside is None else beside.home.sessions
-    catalog = Catalog(store, store, store, _catalog_config(config))
+    catalog = Catalog(store, store, store, _catalog_config(config, beside))
     validator = MessageValidator(catalog, store.clock, config.limits())
     transactions = TransactionService(store, catalog, validator, positions, wakeups, observer, tracer)
     sending = SendService(store, validator, positions, wakeups, observer, tracer)
@@ -254,9 +254,10 @@ def _status(config: BrokerConfig) -> BrokerStatus:
     return BrokerStatus(config.name, socket.gethostname(), os.getpid(), config.listen, version("halfmq"), 0)
 
 
-def _catalog_config(config: BrokerConfig) -> CatalogConfig:
+def _catalog_config(config: BrokerConfig, beside: Beside | None) -> CatalogConfig:
     return CatalogConfig(
-        create_topics=config.auto_create,
+        # One that is created by being named is at home. Elsewhere it would be in no list, and found by nobody.
+        create_topics=config.auto_create and beside is None,
         create_groups=config.creates_groups,
         queue_count=config.queue_count,
         retention=config.retention,

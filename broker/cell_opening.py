@@ -17,7 +17,7 @@ from broker.domain.cell import HOME, HOME_NUMBER, Placed
 from broker.errors import BrokerError, ConfigurationError, NotFound
 from broker.maintenance.loop import Loop
 from broker.server import Servicers, servicers_of
-from broker.storage.adapters.celling import adopt, forget_cells, number_cells
+from broker.storage.adapters.celling import adopt, check_new, known_cells, number_cells
 from broker.storage.adapters.restoring import check_restorations
 from broker.storage.engine.connection import parse_url
 from broker.storage.engine.durability import open_database
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from broker.cells.checks import RoutedAnswers
     from broker.config import BrokerConfig
     from broker.domain.cell import Name
-    from broker.storage.adapters.celling import Numbering
     from broker.storage.adapters.store import Store
+    from broker.storage.catalog.cells import Cell as Numbered
     from broker.storage.engine.connection import Database
     from broker.wire.interceptor import CallInterceptor
 
@@ -38,6 +38,8 @@ logger = logging.getLogger("halfmq.broker")
 
 CLOSING = 1.5
 """Seconds for closing a database's connections."""
+FIRST_WITH_CELLS = "0015"
+"""Version of the tables."""
 AGAIN = 5.0
 """Seconds between two attempts to open a database that could not be reached."""
 
@@ -72,21 +74,21 @@ class CellOpener(Loop):
 
     name = "cell opener"
 
-    def __init__(self, shared: Shared, database: Database, numbering: Numbering) -> None:
-        """Takes what the cells share, the home database, and the cells beside it."""
+    def __init__(self, shared: Shared, cells: list[Numbered], greatest: dict[str, int]) -> None:
+        """Takes what the cells share, the cells beside home, and the greatest numbers that home has given."""
         super().__init__(AGAIN)
         self._shared = shared
-        self._home = database
-        self._numbered = {cell.name: cell for cell in numbering.cells}
-        self._new = set(numbering.new)
-        self._greatest = numbering.greatest
+        self._numbered = {cell.name: cell for cell in cells}
+        self._greatest = greatest
         self._open: list[tuple[Parts, Database]] = []
+        # Names of cells whose databases a thread is opening.
+        self._at_work: set[str] = set()
         home, config = shared.home, shared.config
         own = servicers_of(home, config, shared.guard, shared.answers)
         first = Cell(HOME_NUMBER, HOME, own, home.store.stored_bytes, _finder(home))
         self.router = Router(
             Placing(home.store),
-            [first, *[Cell(cell.number, cell.name) for cell in numbering.cells]],
+            [first, *[Cell(cell.number, cell.name) for cell in cells]],
             home.store.clock.now,
             creates_topics=config.auto_create,
             creates_groups=config.creates_groups,
@@ -102,8 +104,8 @@ class CellOpener(Loop):
             ProducerRouter(router),
             SinkRouter(router),
             ConsumerRouter(router),
-            QueryRouter(router),
-            AdminRouter(router),
+            QueryRouter(router.for_operators()),
+            AdminRouter(router.for_operators()),
         )
 
     async def open_all(self) -> None:
@@ -112,12 +114,7 @@ class CellOpener(Loop):
         Raises:
             ConfigurationError: a database is not the cell that it is named as.
         """
-        tried = [self._try(cell, starting=True) for cell in self.router.cells[1:]]
-        refused = [each for each in await asyncio.gather(*tried, return_exceptions=True) if each is not None]
-        if refused:
-            # A wrong setting is not to make a home of a database that was none.
-            await asyncio.to_thread(forget_cells, self._home, sorted(self._new))
-            raise refused[0]
+        await asyncio.gather(*[self._try(cell, starting=True) for cell in self.router.cells[1:]])
 
     async def run_once(self) -> None:
         """Tries again."""
@@ -128,10 +125,10 @@ class CellOpener(Loop):
     async def _try(self, cell: Cell, *, starting: bool) -> None:
         try:
             await self._open_cell(cell)
-        except BrokerError as error:
-            if starting and error.field == "cells":
+        except Exception as error:
+            if starting and isinstance(error, BrokerError) and error.field == "cells":
                 raise
-            logger.warning("the cell %s is not served: %s", cell.name, error.message, extra={"cell": cell.name})
+            logger.warning("the cell %s is not served: %s", cell.name, error, extra={"cell": cell.name})
 
     async def _open_cell(self, cell: Cell) -> None:
         shared = self._shared
@@ -145,6 +142,7 @@ class CellOpener(Loop):
         try:
             await parts.store.start()
         except BaseException:
+            shared.answers.remove(cell.number)
             await parts.store.close()
             database.close()
             raise
@@ -159,16 +157,16 @@ class CellOpener(Loop):
         logger.info("an acknowledged commit in the cell %s survives %s", cell.name, database.survives)
 
     def _database_of(self, cell: Cell) -> Database:
+        self._at_work.add(cell.name)
+        try:
+            return self._ready_database(cell)
+        finally:
+            self._at_work.discard(cell.name)
+
+    def _ready_database(self, cell: Cell) -> Database:
         config = self._shared.config
         try:
-            database, warnings = open_database(
-                config.cell_urls[cell.name],
-                answer_timeout=config.answer_timeout,
-                allow_unsafe=config.allow_unsafe_database,
-                largest_body=config.max_body_bytes,
-                table_prefix=config.table_prefix,
-                cell=cell.number,
-            )
+            database, warnings = _opened(config, cell.name, cell.number)
         except ConfigurationError as error:
             # It may come back.
             raise ConfigurationError(error.message, field="database") from None
@@ -185,19 +183,22 @@ class CellOpener(Loop):
                 )
             check_restorations(database)
             adopt(database, self._numbered[cell.name], self._greatest)
-            self._new.discard(cell.number)
         except BaseException:
             database.close()
             raise
         return database
 
-    async def close(self) -> None:
-        """Ends the loops, says that this broker leaves, and closes the databases."""
+    async def close(self) -> bool:
+        """Ends the loops, says that this broker leaves, and closes the databases; returns whether all ended.
+
+        If not, threads wait for a database that does not answer.
+        """
         closing, self._open = self._open, []
-        await asyncio.gather(*[_close(parts, database) for parts, database in closing])
+        closed = await asyncio.gather(*[_close(parts, database) for parts, database in closing])
+        return all(closed) and not self._at_work
 
 
-async def _close(parts: Parts, database: Database) -> None:
+async def _close(parts: Parts, database: Database) -> bool:
     for loop in parts.loops:
         await loop.stop()
     try:
@@ -207,8 +208,44 @@ async def _close(parts: Parts, database: Database) -> None:
             await parts.store.close()
     except (TimeoutError, BrokerError):
         logger.warning("database %s is left, though it has not answered", database.shown_url)
-        return
+        return False
     database.close()
+    return True
+
+
+def _opened(config: BrokerConfig, name: str, number: int | None) -> tuple[Database, list[str]]:
+    """Opens a cell's database; its number is not known yet if the cell is new."""
+    return open_database(
+        config.cell_urls[name],
+        answer_timeout=config.answer_timeout,
+        allow_unsafe=config.allow_unsafe_database,
+        largest_body=config.max_body_bytes,
+        table_prefix=config.table_prefix,
+        cell=number,
+    )
+
+
+def _check_new(config: BrokerConfig, home: Database) -> None:
+    """Refuses databases that cannot become cells: once the home database knows of a cell, it stays one."""
+    known = known_cells(home)
+    for name in config.cell_urls.keys() - {cell.name for cell in known}:
+        try:
+            database, _ = _opened(config, name, None)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"The cell {name!r} is new, and cannot be opened: {error.message}", field="cells"
+            ) from None
+        try:
+            # Nothing is migrated yet: it may be the database of another installation.
+            if (version := current(database)) is not None:
+                installation = known[0].installation if known else None
+                check_new(database, name, installation, has_cells=version >= FIRST_WITH_CELLS)
+        except ConfigurationError:
+            # Another broker that starts at the same time may have made it the cell: that is judged when it is opened.
+            if all(cell.name != name for cell in known_cells(home)):
+                raise
+        finally:
+            database.close()
 
 
 def _finder(parts: Parts) -> Callable[[Name], Awaitable[bool]]:
@@ -239,4 +276,6 @@ async def cells_of(shared: Shared, database: Database) -> CellOpener:
             parse_url(url)
         except ConfigurationError as error:
             raise ConfigurationError(f"{name}: {error.message}", field="cells") from None
-    return CellOpener(shared, database, await asyncio.to_thread(number_cells, database, list(shared.config.cell_urls)))
+    await asyncio.to_thread(_check_new, shared.config, database)
+    cells, greatest = await asyncio.to_thread(number_cells, database, list(shared.config.cell_urls))
+    return CellOpener(shared, cells, greatest)

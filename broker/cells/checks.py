@@ -109,6 +109,10 @@ class RoutedAnswers:
         """Adds a cell."""
         self._cells[number] = answers, sessions
 
+    def remove(self, number: int) -> None:
+        """Removes a cell that could not be opened after all."""
+        self._cells.pop(number, None)
+
     async def take(
         self, transaction_id: bytes, answer: CheckAnswer, check_number: int | None = None
     ) -> PlacedOutcome | BrokerError | None:

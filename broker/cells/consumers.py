@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import placing
 from broker.cells.items import sought
 from broker.domain.cell import given_by
 from broker.domain.lease import Receipt
+from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CLIENT, check_count
 from broker.errors import BrokerError, InvalidArgument
 from broker.wire.status import item_error
 from halfmq.v1 import consumer_pb2, consumer_pb2_grpc
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import grpc
 
     from broker.cells.routing import Cell, Router
+    from broker.domain.cell import Name
 
     _Context = grpc.aio.ServicerContext[object, object]
 
@@ -52,31 +55,25 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         first = await anext(requests, None)
         if first is None or first.WhichOneof("event") != "subscribe":
             raise InvalidArgument("The first request on this stream must be subscribe.", field="subscribe")
-        own = placing.group(first.subscribe.consumer_group)
-        topics = {placing.topic(name) for name in first.subscribe.topics}
-        cell = await self._router.cell_of_reader(own, topics)
-        begun = _with_first(first, requests)
-        del first
-        answers = self._router.stream(cell, [own, *topics], lambda each: each.consumers.Consume, begun, context)
-        try:
-            async for response in answers:
-                yield response
-        finally:
-            await answers.aclose()  # type: ignore[attr-defined]
+        own, topics = _reading(first.subscribe)
+        async with self._router.cell_of_reader(own, topics) as (cell, names):
+            begun = _with_first([first], requests)
+            del first
+            stream = self._router.stream(cell, names, lambda each: each.consumers.Consume, begun, context)
+            async with aclosing(stream) as answers:
+                async for response in answers:
+                    yield response
 
     async def Pull(
         self, request: consumer_pb2.PullRequest, context: _Context
     ) -> AsyncIterator[consumer_pb2.PullResponse]:
         """Delivers from the cell of the group."""
-        own = placing.group(request.consumer_group)
-        topics = {placing.topic(name) for name in request.topics}
-        cell = await self._router.cell_of_reader(own, topics)
-        answers = self._router.stream(cell, [own, *topics], lambda each: each.consumers.Pull, request, context)
-        try:
-            async for response in answers:
-                yield response
-        finally:
-            await answers.aclose()  # type: ignore[attr-defined]
+        own, topics = _reading(request)
+        async with self._router.cell_of_reader(own, topics) as (cell, names):
+            stream = self._router.stream(cell, names, lambda each: each.consumers.Pull, request, context)
+            async with aclosing(stream) as answers:
+                async for response in answers:
+                    yield response
 
     def _hints(self, handles: Sequence[str]) -> dict[int, Cell]:
         found: dict[int, Cell] = {}
@@ -91,6 +88,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         return found
 
     async def _settled(self, request: Any, call: Any) -> list[Any]:
+        check_count(len(request.receipt_handles), MAX_RECEIPTS, "receipt_handles")
         hints = self._hints(request.receipt_handles)
         return await sought(self._router, request, "receipt_handles", call, _receipt_refused, hints, _is_elsewhere)
 
@@ -122,7 +120,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
             async for response in answers:
                 yield response
         finally:
-            await answers.aclose()  # type: ignore[attr-defined]
+            await answers.aclose()
 
     async def MeasureQueue(
         self, request: consumer_pb2.MeasureQueueRequest, context: _Context
@@ -150,13 +148,20 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         if not request.consumer_group:
             return await self._router.call(await self._router.cell_of([topic]), [topic], method, request, context)
         own = placing.group(request.consumer_group)
-        cell = await self._router.cell_of_reader(own, [topic])
-        return await self._router.call(cell, [topic, own], method, request, context)
+        async with self._router.cell_of_reader(own, [topic]) as (cell, names):
+            return await self._router.call(cell, names, method, request, context)
+
+
+def _reading(request: consumer_pb2.Subscribe | consumer_pb2.PullRequest) -> tuple[Name, set[Name]]:
+    """The group and the topics of a request."""
+    check_count(len(request.topics), MAX_TOPICS_OF_CLIENT, "topics")
+    return placing.group(request.consumer_group), {placing.topic(name) for name in request.topics}
 
 
 async def _with_first(
-    first: consumer_pb2.ConsumeRequest, requests: AsyncIterator[consumer_pb2.ConsumeRequest]
+    first: list[consumer_pb2.ConsumeRequest], requests: AsyncIterator[consumer_pb2.ConsumeRequest]
 ) -> AsyncIterator[consumer_pb2.ConsumeRequest]:
-    yield first
+    # It may be large, and the stream lasts: nothing here keeps it.
+    yield first.pop()
     async for request in requests:
         yield request

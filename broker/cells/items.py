@@ -102,11 +102,19 @@ async def sought(
                 unavailable.pop(index, None)
                 del left[index]
     missing = [index for index in left if index not in unavailable and results[index].error.code == NOT_FOUND]
-    if missing and await router.moved_lately():
-        moved = Moved("transaction, or what it is for,")
-        unavailable |= {index: refuse(items[index], moved) for index in missing}
+    if missing and (why := await _uncertain(router)) is not None:
+        unavailable |= {index: refuse(items[index], why) for index in missing}
     # One that could not be asked may have it.
     return [unavailable.get(index, result) for index, result in enumerate(results)]
+
+
+async def _uncertain(router: Router) -> BrokerError | None:
+    """Why what was found nowhere may be somewhere."""
+    try:
+        return Moved("transaction, or what it is for,") if await router.moved_lately() else None
+    except StorageUnavailable as error:
+        # What was found is told.
+        return error.as_outcome()
 
 
 async def _asked(router: Router, cell: Cell, part: Any, call: Call) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import placing
-from broker.domain.cell import HOME_NUMBER, LEAST_LOADED
-from broker.errors import InvalidArgument, NotFound
+from broker.domain.cell import HOME, HOME_NUMBER, LEAST_LOADED, Placed
+from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
+from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc, query_pb2, query_pb2_grpc
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.CreateTopicResponse:
         """Creates a topic in the cell that the request names; home otherwise."""
         name = placing.topic(request.topic.name)
+        if request.cell and name.kind is not Placed.TOPIC:
+            raise InvalidArgument("A topic of dead letters is where its group is.", field="cell")
         return await self._create(request, name, lambda each: each.operators.CreateTopic, context)  # type: ignore[no-any-return]
 
     async def CreateGroup(
@@ -93,21 +96,36 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     async def _create(self, request: Any, name: Name, method: Callable[[Any], Any], context: _Context) -> Any:
         router = self._router
         wanted = request.cell
+        if wanted not in {"", HOME} and CALLER.get().tenant:
+            # Its quotas count what is at home.
+            raise InvalidArgument("Whoever belongs to a tenant does not choose a cell: operators do.", field="cell")
         cell = await router.cell_of([name])
         if wanted == LEAST_LOADED:
             wanted = (await router.least_loaded()).name if cell is router.home else cell.name
-        if wanted and router.named(wanted, "cell") is not cell:
-            if cell is not router.home:
+        chosen = router.named(wanted, "cell") if wanted else cell
+        # What cannot be created is refused at home.
+        placed = chosen is not cell and name.allowed
+        if placed:
+            if cell is router.home:
+                with router.calling(chosen):
+                    cell = router.numbered((await router.placing.place(name, chosen.number)).cell)
+            if cell is not chosen:
                 raise InvalidArgument(
                     f"The {name} is placed in the cell {cell.name!r}; move it with `halfmq cells move`.", field="cell"
                 )
-            chosen = router.named(wanted, "cell")
-            with router.calling(chosen):
-                cell = router.numbered((await router.placing.place(name, chosen.number)).cell)
         own = type(request)()
         own.CopyFrom(request)
         own.cell = ""
-        return await router.call(cell, [name], method, own, context)
+        try:
+            answer = await router.call(cell, [name], method, own, context)
+        except BrokerError as error:
+            if placed and not isinstance(error, StorageUnavailable):
+                await router.displace(name, cell)
+            raise
+        if cell is not router.home:
+            # Somebody may just have deleted another one, and its place.
+            await router.placing.place(name, cell.number)
+        return answer
 
     async def DeleteTopic(
         self, request: admin_pb2.DeleteTopicRequest, context: _Context
@@ -125,13 +143,18 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
 
     async def _delete(self, request: Any, name: Name, method: Callable[[Any], Any], context: _Context) -> Any:
         cell = await self._router.cell_of([name])
-        answer = await self._router.call(cell, [name], method, request, context)
-        if cell is not self._router.home and name.text in (
-            getattr(request, "topic", ""),
-            getattr(request, "group", ""),
-        ):
-            await self._router.placing.withdraw(name)
+        try:
+            answer = await self._router.call(cell, [name], method, request, context)
+        except NotFound:
+            # What never came to be has a place, too.
+            await self._displace(name, cell)
+            raise
+        await self._displace(name, cell)
         return answer
+
+    async def _displace(self, name: Name, cell: Cell) -> None:
+        if cell is not self._router.home:
+            await self._router.displace(name, cell)
 
     async def SeekGroup(self, request: admin_pb2.SeekGroupRequest, context: _Context) -> admin_pb2.SeekGroupResponse:
         """Moves a group to another position, in its cell."""
@@ -231,7 +254,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
                 if cell is cells[-1] and not matched:
                     raise
             finally:
-                await answers.aclose()  # type: ignore[attr-defined]
+                await answers.aclose()
             if last is not None:
                 matched, resolved, left = matched + last.matched, resolved + last.resolved, left + last.left
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 REMEMBERED_FOR = 2.0
 """Seconds."""
-SOON = 0.25
-"""Seconds for which what is remembered is read again, before it is used as it is."""
+PATIENCE = 0.5
+"""Seconds that a call waits for the list, while it is remembered where its names were."""
 MOST_REMEMBERED = 50_000
 LONGEST_NAME = 376
 """Characters."""
@@ -49,10 +49,17 @@ class Placing:
         """Takes the list of placements."""
         self.store = store
         self._known: dict[Name, tuple[float, Placement]] = {}
-        self._away_until = 0.0
+        self._overdue: set[asyncio.Task[dict[Name, Placement]]] = set()
 
     async def find(self, names: Iterable[Name], *, again: bool = False) -> dict[Name, Placement]:
-        """Where names are; `again`: whatever is remembered."""
+        """Where names are; `again`: whatever is remembered.
+
+        What is in other cells goes on while the home database is away, or slow: whoever waits for it in vain takes what
+        is remembered.
+
+        Raises:
+            StorageUnavailable: the list cannot be read, and has to be.
+        """
         wanted = set(names)
         now = time.monotonic()
         found: dict[Name, Placement] = {}
@@ -63,32 +70,51 @@ class Placing:
             elif not again and (known := self._known.get(name)) is not None and known[0] > now:
                 found[name] = known[1]
         missing = wanted - found.keys()
-        if missing:
-            read = await self._read(missing, patiently=again or not missing <= self._known.keys())
-            if read is None:
-                return found | {name: self._known[name][1] for name in missing}
-            if len(self._known) > MOST_REMEMBERED:
-                self._known.clear()
-            for name in missing:
-                found[name] = read.get(name, AT_HOME)
-                self._known[name] = now + REMEMBERED_FOR, found[name]
+        if not missing:
+            return found
+        if again or not missing <= self._known.keys():
+            return found | await self._read(missing)
+        remembered = {name: self._known[name][1] for name in missing}
+        return found | remembered | await self._renewed(remembered)
+
+    async def _renewed(self, remembered: dict[Name, Placement]) -> dict[Name, Placement]:
+        """Where names are, as far as the list tells it in time."""
+        # One call looks for each name; the others go on with what is remembered.
+        until = time.monotonic() + REMEMBERED_FOR
+        self._known |= {name: (until, placement) for name, placement in remembered.items()}
+        if self._overdue:
+            return {}
+        reading = asyncio.get_running_loop().create_task(self._read(remembered.keys()))
+        await asyncio.wait([reading], timeout=PATIENCE)
+        if not reading.done():
+            self._overdue.add(reading)
+            reading.add_done_callback(self._came)
+            return {}
+        error = reading.exception()
+        if error is None:
+            return reading.result()
+        if not isinstance(error, StorageUnavailable):
+            raise error
+        return {}
+
+    def _came(self, reading: asyncio.Task[dict[Name, Placement]]) -> None:
+        self._overdue.discard(reading)
+        if not reading.cancelled():
+            # Nobody waits for it any more.
+            reading.exception()
+
+    async def _read(self, names: Iterable[Name]) -> dict[Name, Placement]:
+        wanted = sorted(names)
+        read = await self.store.placements(wanted)
+        if len(self._known) > MOST_REMEMBERED:
+            # Without the home database nothing that is there is of use.
+            self._known = {name: known for name, known in self._known.items() if known[1].cell != HOME_NUMBER}
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.clear()
+        until = time.monotonic() + REMEMBERED_FOR
+        found = {name: read.get(name, AT_HOME) for name in wanted}
+        self._known |= {name: (until, placement) for name, placement in found.items()}
         return found
-
-    async def _read(self, names: set[Name], *, patiently: bool) -> dict[Name, Placement] | None:
-        """What the list says; None when it cannot be read soon, and what is remembered will do.
-
-        So what is in other cells goes on without the home database.
-        """
-        if patiently:
-            return await self.store.placements(sorted(names))
-        if time.monotonic() < self._away_until:
-            return None
-        try:
-            async with asyncio.timeout(SOON):
-                return await self.store.placements(sorted(names))
-        except (StorageUnavailable, TimeoutError):
-            self._away_until = time.monotonic() + REMEMBERED_FOR
-            return None
 
     async def place(self, name: Name, cell: int) -> Placement:
         """Places something new; returns where it is, which another broker may have decided."""

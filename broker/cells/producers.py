@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import placing
-from broker.cells.items import NOT_FOUND, scattered, sought
-from broker.errors import BrokerError, InvalidArgument, NotFound
+from broker.cells.items import NOT_FOUND, UNAVAILABLE, scattered, sought
+from broker.domain.access import Action, Kind
+from broker.domain.cell import apart
+from broker.domain.limits import MAX_SINK_NAME, Limits, check_count, check_name
+from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
+from broker.services.rights import CALLER
 from broker.wire.status import item_error
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, sink_pb2, sink_pb2_grpc, transaction_pb2, transaction_pb2_grpc
 
@@ -21,10 +25,23 @@ if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[object, object]
 
 MOST_REMEMBERED = 200_000
+MOST_ITEMS = Limits().max_items
 
 
 def _topics(messages: Iterable[Any]) -> set[Name]:
-    return {placing.topic(message.topic) for message in messages}
+    """The topics of messages, without those that the caller may not send to: the cell refuses these.
+
+    Raises:
+        InvalidArgument: they are more than one request may have.
+    """
+    texts: set[str] = set()
+    for message in messages:
+        texts.add(message.topic)
+        if len(texts) > MOST_ITEMS:
+            raise InvalidArgument(f"More than {MOST_ITEMS} topics in one request.", field="topic")
+    may = CALLER.get().judge(Action.PUB, Kind.TOPIC)
+    # Where others are is nothing for them.
+    return {placing.topic(text) for text in texts if may is None or may(text)}
 
 
 def _send_refused(_: Any, error: BrokerError) -> producer_pb2.SendResult:
@@ -49,7 +66,6 @@ def _is_elsewhere(error: Any) -> bool:
 
 async def _cells_of(router: Router, wanted: Sequence[set[Name]]) -> list[Cell | BrokerError]:
     """The cells of items, by the topics of each."""
-    await router.placing.find({name for names in wanted for name in names})
     found: list[Cell | BrokerError] = []
     for names in wanted:
         try:
@@ -57,6 +73,29 @@ async def _cells_of(router: Router, wanted: Sequence[set[Name]]) -> list[Cell | 
         except BrokerError as error:
             found.append(error.as_outcome())
     return found
+
+
+async def _explain(
+    router: Router, results: Iterable[Any], cells: Iterable[Cell | BrokerError], wanted: Iterable[set[Name]]
+) -> None:
+    """Puts in what NotFound of an item means: its topics may be moving."""
+    missing = [
+        (result, cell, names)
+        for result, cell, names in zip(results, cells, wanted, strict=True)
+        if result.error.code == NOT_FOUND and not isinstance(cell, BrokerError)
+    ]
+    if not missing:
+        return
+    try:
+        await router.placing.find({name for _, _, names in missing for name in names}, again=True)
+    except StorageUnavailable as error:
+        # What is stored is stored, whatever is unknown of the others.
+        for result, _, _ in missing:
+            result.error.CopyFrom(item_error(error))
+        return
+    for result, cell, names in missing:
+        if (moved := await router.moved(names, cell)) is not None:
+            result.error.CopyFrom(item_error(moved))
 
 
 class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
@@ -68,14 +107,16 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
 
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Sends each message to the cell of its topic; messages in order to one cell only."""
+        check_count(len(request.messages), MOST_ITEMS, "messages")
         names = _topics(request.messages)
         placements = await self._router.placing.find(names)
+        each_of = [names & {placing.topic(message.topic)} for message in request.messages]
         if request.in_order or len({each.cell for each in placements.values()}) <= 1:
             cell = await self._router.cell_of(names)
             answer = await self._router.call(cell, names, lambda each: each.producers.Send, request, context)
-            await self._explain(answer.results, request.messages, cell)
+            await _explain(self._router, answer.results, [cell] * len(each_of), each_of)
             return answer  # type: ignore[no-any-return]
-        cells = await _cells_of(self._router, [{placing.topic(message.topic)} for message in request.messages])
+        cells = await _cells_of(self._router, each_of)
         results = await scattered(
             self._router,
             request,
@@ -84,21 +125,14 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
             lambda each, part: each.producers.Send(part, context),
             _send_refused,
         )
+        await _explain(self._router, results, cells, each_of)
         return producer_pb2.SendResponse(results=results)
-
-    async def _explain(self, results: Iterable[Any], messages: Iterable[Any], cell: Cell) -> None:
-        """Puts in what NotFound of an item means: its topic may be moving."""
-        for result, message in zip(results, messages, strict=True):
-            if result.error.code == NOT_FOUND:
-                told = NotFound(result.error.message, reason=result.error.reason, field=result.error.field)
-                result.error.CopyFrom(
-                    item_error(await self._router.explained(told, [placing.topic(message.topic)], cell))
-                )
 
     async def SendAndAck(
         self, request: producer_pb2.SendAndAckRequest, context: _Context
     ) -> producer_pb2.SendAndAckResponse:
         """Sends to the cell of the topics, where the receipts must be, too."""
+        check_count(len(request.messages), MOST_ITEMS, "messages")
         names = _topics(request.messages)
         cell = await self._router.cell_of(names)
         answer = await self._router.call(cell, names, lambda each: each.producers.SendAndAck, request, context)
@@ -106,6 +140,7 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
 
     async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
         """Recalls messages, wherever they are."""
+        check_count(len(request.message_ids), MOST_ITEMS, "message_ids")
         results = await sought(
             self._router,
             request,
@@ -131,8 +166,17 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.PrepareRequest, context: _Context
     ) -> transaction_pb2.PrepareResponse:
         """Prepares each transaction in the cell of its topics."""
+        check_count(len(request.transactions), MOST_ITEMS, "transactions")
         router = self._router
-        cells = await _cells_of(router, [_topics(item.messages) for item in request.transactions])
+        names = _topics(message for item in request.transactions for message in item.messages)
+        each_of = [names & {placing.topic(message.topic) for message in item.messages} for item in request.transactions]
+        await router.placing.find(names)
+        cells = await _cells_of(router, each_of)
+        first: dict[str, Cell] = {}
+        for index, (item, cell) in enumerate(zip(request.transactions, cells, strict=True)):
+            if not isinstance(cell, BrokerError) and first.setdefault(item.transaction_id, cell) is not cell:
+                # One verdict would decide one of them.
+                cells[index] = apart([f"transaction {item.transaction_id[:80]}", *sorted(each_of[index])])
         results = await scattered(
             router,
             request,
@@ -141,11 +185,9 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
             lambda each, part: each.transactions.Prepare(part, context),
             _prepare_refused,
         )
+        await _explain(router, results, cells, each_of)
         for item, cell, result in zip(request.transactions, cells, results, strict=True):
-            if result.error.code == NOT_FOUND and not isinstance(cell, BrokerError):
-                told = NotFound(result.error.message, reason=result.error.reason, field=result.error.field)
-                result.error.CopyFrom(item_error(await router.explained(told, _topics(item.messages), cell)))
-            elif not result.HasField("error") and not isinstance(cell, BrokerError) and cell is not router.home:
+            if not result.HasField("error") and not isinstance(cell, BrokerError) and cell is not router.home:
                 self._remember(item.transaction_id, cell)
         return transaction_pb2.PrepareResponse(results=results)
 
@@ -155,10 +197,13 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         self._cells[transaction_id] = cell
 
     async def _decided(self, request: Any, call: Any) -> list[Any]:
+        check_count(len(request.transaction_ids), MOST_ITEMS, "transaction_ids")
         hints = {index: self._cells[own] for index, own in enumerate(request.transaction_ids) if own in self._cells}
         results = await sought(self._router, request, "transaction_ids", call, _verdict_refused, hints, _is_elsewhere)
-        for own in request.transaction_ids:
-            self._cells.pop(own, None)
+        for own, result in zip(request.transaction_ids, results, strict=True):
+            # It is sent again while its cell is away.
+            if result.error.code != UNAVAILABLE:
+                self._cells.pop(own, None)
         return results
 
     async def Commit(self, request: transaction_pb2.CommitRequest, context: _Context) -> transaction_pb2.CommitResponse:
@@ -204,31 +249,29 @@ class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
         """Takes the router."""
         self._router = router
 
-    async def _writing(self, name: str, topics: set[Name]) -> Cell:
+    async def _write(self, name: str, topics: set[Name], method: Any, request: Any, context: _Context) -> Any:
+        check_name(name, field="epoch.sink", longest=MAX_SINK_NAME)
         own = placing.sink(name)
-        if not name:
-            raise InvalidArgument("Name the sink.", field="epoch.sink")
-        return await self._router.cell_of_reader(own, topics) if topics else await self._router.cell_of([own])
+        if not topics:
+            return await self._router.call(await self._router.cell_of([own]), [own], method, request, context)
+        async with self._router.cell_of_reader(own, topics) as (cell, names):
+            return await self._router.call(cell, names, method, request, context)
 
     async def PrepareEpoch(
         self, request: sink_pb2.PrepareEpochRequest, context: _Context
     ) -> sink_pb2.PrepareEpochResponse:
         """Stores half messages of an attempt."""
         topics = _topics(request.messages)
-        cell = await self._writing(request.epoch.sink, topics)
-        names = [placing.sink(request.epoch.sink), *topics]
-        answer = await self._router.call(cell, names, lambda each: each.sinks.PrepareEpoch, request, context)
-        return answer  # type: ignore[no-any-return]
+        method = lambda each: each.sinks.PrepareEpoch  # noqa: E731
+        return await self._write(request.epoch.sink, topics, method, request, context)  # type: ignore[no-any-return]
 
     async def CommitEpoch(
         self, request: sink_pb2.CommitEpochRequest, context: _Context
     ) -> sink_pb2.CommitEpochResponse:
         """Releases an epoch."""
         topics = _topics(message for each in request.transactions for message in each.messages)
-        cell = await self._writing(request.epoch.sink, topics)
-        names = [placing.sink(request.epoch.sink), *topics]
-        answer = await self._router.call(cell, names, lambda each: each.sinks.CommitEpoch, request, context)
-        return answer  # type: ignore[no-any-return]
+        method = lambda each: each.sinks.CommitEpoch  # noqa: E731
+        return await self._write(request.epoch.sink, topics, method, request, context)  # type: ignore[no-any-return]
 
     async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:
         """Drops an epoch."""
@@ -250,5 +293,5 @@ class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
         cell = await self._router.cell_of(names)
         answer = await self._router.call(cell, names, lambda each: each.sinks.DeleteSink, request, context)
         if cell is not self._router.home:
-            await self._router.placing.withdraw(names[0])
+            await self._router.displace(names[0], cell)
         return answer  # type: ignore[no-any-return]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
+from contextlib import asynccontextmanager, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind
-from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement, apart
-from broker.errors import BrokerError, CellAway, InvalidArgument, Moved, NotFound, StorageUnavailable
+from broker.domain.cell import HOME_NUMBER, LONGEST_SHOWN, Name, Placed, Placement, apart
+from broker.errors import AlreadyExists, BrokerError, CellAway, InvalidArgument, Moved, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from broker.cells.placing import Placing
 
@@ -66,6 +68,12 @@ class Router:
         self._creates = {Placed.TOPIC: creates_topics, Placed.GROUP: creates_groups, Placed.SINK: True}
         self._most = max(1, max_calls // 2)
 
+    def for_operators(self) -> Router:
+        """The same, without the limit: operators' calls and look-ups, which have their own, go on."""
+        own = copy(self)
+        own._most = sys.maxsize
+        return own
+
     @property
     def home(self) -> Cell:
         """The cell of the home database."""
@@ -92,7 +100,7 @@ class Router:
             if cell.name == name:
                 return cell
         known = ", ".join(cell.name for cell in self.cells)
-        raise InvalidArgument(f"There is no cell {name!r}; there are {known}.", field=field)
+        raise InvalidArgument(f"There is no cell {name[:LONGEST_SHOWN]!r}; there are {known}.", field=field)
 
     @contextmanager
     def calling(self, cell: Cell) -> Iterator[Any]:
@@ -130,32 +138,49 @@ class Router:
             found = await self.placing.find(names, again=True)
         return found
 
-    async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> Cell:
-        """The cell of topics and of a group that reads them, or of a sink that writes them.
+    @asynccontextmanager
+    async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> AsyncIterator[tuple[Cell, list[Name]]]:
+        """The cell of topics and of a group that reads them, or of a sink that writes them, and what must be there.
 
-        One that does not exist yet is placed where the topics are, if it is about to be created there.
+        A reader that does not exist yet is placed where the topics are, if the call is about to create it there.
 
         Raises:
             Refused: they are in several cells.
         """
-        names = set(topics)
-        found = await self._together({reader, *names})
-        own, cells = found[reader], {found[name].cell for name in names}
+        topics = set(topics)
+        found = await self._together({reader, *topics})
+        own, cells = found[reader], {found[name].cell for name in topics}
         if len(cells) > 1:
-            raise apart(sorted(names))
+            raise apart(sorted(topics))
         cell = self.numbered(cells.pop() if cells else own.cell)
         if own.cell == cell.number:
-            return cell
+            yield cell, [reader, *topics]
+            return
         if own.cell != HOME_NUMBER or await self._is_at_home(reader):
-            raise apart([reader, *sorted(names)])
-        if self._may_create(reader):
-            placed = await self.placing.place(reader, cell.number)
-            if placed.cell != cell.number:
-                raise apart([reader, *sorted(names)])
-        return cell
+            raise apart([reader, *sorted(topics)])
+        # What cannot be created is refused by the cell.
+        placed = reader.allowed and self._may_create(reader)
+        if placed and (await self.placing.place(reader, cell.number)).cell != cell.number:
+            raise apart([reader, *sorted(topics)])
+        try:
+            yield cell, [reader, *topics] if placed else [*topics]
+        except BrokerError as error:
+            if placed and not isinstance(error, StorageUnavailable):
+                await self.displace(reader, cell)
+            raise
+
+    async def displace(self, name: Name, cell: Cell) -> None:
+        """Takes a name from the list that is not in its cell: it was deleted, or its creation was refused."""
+        if cell.finds is None or await _has(cell, name):
+            return
+        await self.placing.withdraw(name)
+        # It may have been created in the meantime.
+        if await _has(cell, name):
+            with suppress(AlreadyExists):
+                await self.placing.place(name, cell.number)
 
     async def _is_at_home(self, name: Name) -> bool:
-        return self.home.finds is not None and await self.home.finds(name)
+        return await _has(self.home, name)
 
     def _may_create(self, name: Name) -> bool:
         if name.kind is Placed.SINK:
@@ -178,10 +203,16 @@ class Router:
 
     async def explained(self, error: NotFound, names: Iterable[Name], cell: Cell) -> BrokerError:
         """What a cell's NotFound means: the names may be moving, or this broker's list be out of date."""
-        for name, placement in (await self.placing.find(names, again=True)).items():
+        names = set(names)
+        await self.placing.find(names, again=True)
+        return await self.moved(names, cell) or error
+
+    async def moved(self, names: Iterable[Name], cell: Cell) -> Moved | None:
+        """What tells of names that are not in a cell, or will not be there; None: they are, by the list."""
+        for name, placement in (await self.placing.find(names)).items():
             if placement.move is not None or placement.cell != cell.number:
                 return Moved(name)
-        return error
+        return None
 
     async def call(
         self, cell: Cell, names: Iterable[Name], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
@@ -214,7 +245,7 @@ class Router:
         names: Iterable[Name],
         method: Callable[[Any], Callable[..., AsyncIterator[Any]]],
         *arguments: Any,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """The answers of a method of a cell's servicers that streams them. Streams are bounded elsewhere."""
         if cell.servicers is None:
             raise CellAway(cell.name)
@@ -264,3 +295,7 @@ class Router:
     async def moved_lately(self) -> bool:
         """Whether something is moving, or was until a moment ago."""
         return await self.placing.store.moved_lately(self._now() - LATELY)
+
+
+async def _has(cell: Cell, name: Name) -> bool:
+    return cell.finds is not None and await cell.finds(name)

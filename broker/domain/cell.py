@@ -10,10 +10,11 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.domain.limits import MAX_GROUP_NAME, MAX_SINK_NAME, MAX_TOPIC_NAME, NAME
 from broker.errors import ConfigurationError, InvalidArgument, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 HOME = "home"
 HOME_NUMBER = 0
@@ -22,6 +23,8 @@ LEAST_LOADED = "*"
 MOST_CELLS = 64
 """Also the step between two numbers that a cell gives to topics, queues, groups and leases: no two cells give the same.
 """
+LONGEST_SHOWN, MOST_SHOWN = 120, 10
+"""Characters of a name, and names, in an error: gRPC takes a few kilobytes of it."""
 _NAME = re.compile("[a-z][a-z0-9_-]{0,29}")
 
 
@@ -33,6 +36,9 @@ class Placed(IntEnum):
     SINK = 3
 
 
+_LONGEST = {Placed.TOPIC: MAX_TOPIC_NAME, Placed.GROUP: MAX_GROUP_NAME, Placed.SINK: MAX_SINK_NAME}
+
+
 class Name(NamedTuple):
     """The name of what is placed."""
 
@@ -41,7 +47,12 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         """As in messages: `topic 'orders'`."""
-        return f"{self.kind.name.lower()} {self.text!r}"
+        return f"{self.kind.name.lower()} {self.text[:LONGEST_SHOWN]!r}"
+
+    @property
+    def allowed(self) -> bool:
+        """Whether anything can have this name."""
+        return len(self.text) <= _LONGEST[self.kind] and NAME.fullmatch(self.text) is not None
 
 
 class Placement(NamedTuple):
@@ -97,9 +108,11 @@ def check_only(name: str) -> None:
         )
 
 
-def apart(names: Iterable[object]) -> Refused:
+def apart(names: Sequence[object]) -> Refused:
     """The refusal of a call for what is in several cells."""
-    said = ", ".join(map(str, names))
+    said = ", ".join(map(str, names[:MOST_SHOWN]))
+    if len(names) > MOST_SHOWN:
+        said += f" and {len(names) - MOST_SHOWN} more"
     return Refused(
         f"These are in different cells, whose databases have no transaction in common: {said}. Move them together with"
         " `halfmq cells move`, or use one call for each cell.",

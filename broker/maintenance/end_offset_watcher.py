@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from broker.maintenance.loop import Loop
 
 if TYPE_CHECKING:
+    from broker.domain.place import Queue
     from broker.ports.log import EndOffsetStore
     from broker.services.wakeups import Wakeups
 
 INTERVAL = 0.05
 BUSY_INTERVAL = 0.01
 BUSY_FOR = 1.0
+QUEUES_PER_SECOND = 40_000
+"""That are read at most: where somebody waits for many topics, the polls are fewer."""
 
 
 class EndOffsetWatcher(Loop):
@@ -33,8 +36,12 @@ class EndOffsetWatcher(Loop):
         self._grew_at = 0.0
 
     async def run_once(self) -> None:
-        """One poll of all queues' end offsets, if there are waiters."""
+        """One poll of the end offsets of all queues that somebody waits for."""
         now = time.monotonic()
-        if self._wakeups.waiting and self._wakeups.grown_to(await self._store.end_offsets()):
-            self._grew_at = now
-        self.interval = min(self._longest, BUSY_INTERVAL) if now - self._grew_at < BUSY_FOR else self._longest
+        end_offsets: dict[Queue, int] = {}
+        if topic_ids := self._wakeups.waiting_topics:
+            end_offsets = await self._store.end_offsets(topic_ids)
+            if self._wakeups.grown_to(end_offsets, topic_ids):
+                self._grew_at = now
+        interval = min(self._longest, BUSY_INTERVAL) if now - self._grew_at < BUSY_FOR else self._longest
+        self.interval = max(interval, len(end_offsets) / QUEUES_PER_SECOND)

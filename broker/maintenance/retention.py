@@ -9,8 +9,9 @@ from broker.maintenance.loop import Loop
 from broker.ports.connections import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from broker.domain.topic import Topic
     from broker.maintenance.turn_keeper import Turn
     from broker.ports.upkeep import RetentionStore
 
@@ -67,6 +68,7 @@ class RetentionSweeper(Loop):
         if not self._turn.mine:
             return
         await self.run_piece("the topics", self._trim_topics)
+        await self.run_piece("dead letter topics without a group", self._delete_orphaned_topics)
         await self.run_piece("deleted topics", self._sweep_deleted_topics)
         store = self._store
         await self._all_of("op records", lambda: store.trim_ops(self._keep_ops))
@@ -81,19 +83,45 @@ class RetentionSweeper(Loop):
         await self._all_of("members of broadcasting groups", lambda: store.forget_members(unseen, PAGE))
 
     async def _trim_topics(self) -> None:
+        told: list[bool] = []
+
+        async def where_expired() -> None:
+            after: int | None = 0
+            while after is not None:
+                wanted = await self._store.to_trim(after, PAGE)
+                for topic in wanted.topics:
+                    expired = [queue_id for queue_id in topic.queue_ids if queue_id in wanted.queues]
+                    await self._trim(topic, expired, large=topic.topic_id in wanted.large)
+                after = wanted.last
+            told.append(True)
+
+        await self.run_piece("what has expired", where_expired)
+        if not told:
+            await self._trim_all_topics()
+
+    async def _trim_all_topics(self) -> None:
+        """Looks at each queue by itself: where one cannot be read, the others can."""
         after = ""
         while topics := await self._store.list_topics(after, PAGE):
             for topic in topics:
-                for queue_id in topic.queue_ids:
-                    await self._all_of(
-                        f"topic {topic.name!r}, queue {queue_id}",
-                        partial(self._store.trim_queue, topic, queue_id),
-                        topic=topic.name,
-                    )
-                if topic.retention_bytes:
-                    trim = partial(self._store.trim_topic, topic)
-                    await self._all_of(f"size of topic {topic.name!r}", trim, topic=topic.name)
+                await self._trim(topic, topic.queue_ids, large=topic.retention_bytes > 0)
             after = topics[-1].name
+
+    async def _trim(self, topic: Topic, queue_ids: Sequence[int], *, large: bool) -> None:
+        for queue_id in queue_ids:
+            trim = partial(self._store.trim_queue, topic, queue_id)
+            await self._all_of(f"topic {topic.name!r}, queue {queue_id}", trim, topic=topic.name)
+        if large:
+            trim = partial(self._store.trim_topic, topic)
+            await self._all_of(f"size of topic {topic.name!r}", trim, topic=topic.name)
+
+    async def _delete_orphaned_topics(self) -> None:
+        after = 0
+        while topic_ids := await self._store.orphaned_dead_letters(after, PAGE):
+            for topic_id in topic_ids:
+                piece = partial(self._store.delete_orphaned, topic_id)
+                await self.run_piece(f"dead letter topic {topic_id}", piece)
+            after = topic_ids[-1]
 
     async def _sweep_deleted_topics(self) -> None:
         after = 0

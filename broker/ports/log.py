@@ -144,8 +144,8 @@ class QueueStore(Protocol):
 
 
 class EndOffsetStore(Protocol):
-    """The ends of all queues."""
+    """The ends of queues."""
 
-    async def end_offsets(self) -> dict[Queue, int]:
-        """The end of each queue: its next offset. It grows with each release."""
+    async def end_offsets(self, topic_ids: Sequence[int]) -> dict[Queue, int]:
+        """The end of each queue of these topics: its next offset. It grows with each release."""
         ...

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from broker.domain.place import Queue
     from broker.domain.topic import Topic
 
@@ -27,6 +29,23 @@ class Moved:
     end_offsets: dict[Queue, int] = field(default_factory=dict)
     next_due: int | None = None
     busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToTrim:
+    """What has to be deleted of some topics.
+
+    Attributes:
+        topics: those in which there is something to be deleted.
+        queues: queues whose first message is past retention.
+        large: ids of topics that exceed their size.
+        last: the last id that was looked at; None: there are no more topics.
+    """
+
+    topics: Sequence[Topic]
+    queues: Collection[int]
+    large: Collection[int]
+    last: int | None
 
 
 class PrimaryStore(Protocol):
@@ -64,6 +83,10 @@ class RetentionStore(Protocol):
         """Topics by name."""
         ...
 
+    async def to_trim(self, after: int, limit: int) -> ToTrim:
+        """What has to be deleted of the topics behind an id, as many as `limit`."""
+        ...
+
     async def trim_queue(self, topic: Topic, queue_id: int) -> int:
         """Deletes some messages past retention; returns how many."""
         ...
@@ -74,6 +97,14 @@ class RetentionStore(Protocol):
 
     async def trim_audit(self, kept: int) -> int:
         """Deletes some records of who did what that are older than `kept` microseconds; returns how many."""
+        ...
+
+    async def orphaned_dead_letters(self, after: int, limit: int) -> list[int]:
+        """The ids of empty dead letter topics whose group was deleted, once their retention has passed, in order."""
+        ...
+
+    async def delete_orphaned(self, topic_id: int) -> None:
+        """Deletes such a topic, unless somebody needs it by now."""
         ...
 
     async def deleted_topics(self, after: int, limit: int) -> list[int]:

@@ -8,11 +8,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from broker.domain.place import Queue
     from broker.ports.delivery import GroupNews
     from broker.services.positions import Released
+
+
+MOST_ANNOUNCED = 20_000
+"""Queues whose ends are remembered, beside those of topics that somebody waits for: of deleted topics, too."""
 
 
 class Wakeups:
@@ -24,6 +28,7 @@ class Wakeups:
         self._by_group: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._topics: dict[asyncio.Event, list[int]] = {}
         self._announced: dict[Queue, int] = {}
+        self._most = MOST_ANNOUNCED
         self._epochs: dict[int, int] = {}
         self.on_scheduled: Callable[[int], None] = lambda due: None
         self.draining = False
@@ -34,9 +39,9 @@ class Wakeups:
         self.wake_all()
 
     @property
-    def waiting(self) -> bool:
-        """Whether there are waiters."""
-        return bool(self._by_topic)
+    def waiting_topics(self) -> list[int]:
+        """Ids of the topics that somebody waits for."""
+        return list(self._by_topic)
 
     @property
     def waiting_groups(self) -> dict[int, set[int]]:
@@ -75,23 +80,38 @@ class Wakeups:
         """Called when this broker has released messages to queues, below these offsets."""
         for queue, end in end_offsets.items():
             self._announced[queue] = max(end, self._announced.get(queue, 0))
+        if len(self._announced) > self._most:
+            self._forget(lambda topic_id: topic_id in self._by_topic)
+            self._most = MOST_ANNOUNCED + 2 * len(self._announced)
         self._wake({topic_id for topic_id, _ in end_offsets})
 
-    def grown_to(self, end_offsets: Mapping[Queue, int]) -> bool:
-        """Updates the ends of all queues. Releases of this broker do not wake waiters again.
+    def grown_to(self, end_offsets: Mapping[Queue, int], topic_ids: Collection[int]) -> bool:
+        """Updates the ends of all queues of some topics. Releases of this broker do not wake waiters again.
 
         Returns:
-            Whether another broker has released messages.
+            Whether another broker has released messages since these topics were looked at before.
 
         A queue's offsets become visible in order: a wake-up for one covers all before it.
         """
-        announced, self._announced = self._announced, {}
+        has_grown = False
+        grown = set()
         for queue, end in end_offsets.items():
-            self._announced[queue] = max(end, announced.get(queue, 0))
-        grown = {queue[0] for queue, end in end_offsets.items() if end > announced.get(queue, 0)}
+            before = self._announced.get(queue)
+            if before is None or end > before:
+                self._announced[queue] = end
+                has_grown |= before is not None
+                if end:
+                    grown.add(queue[0])
+        gone = set(topic_ids) - {topic_id for topic_id, _ in end_offsets}
+        if gone:
+            self._forget(lambda topic_id: topic_id not in gone)
         # Waiters of a deleted topic are woken, too.
-        self._wake(grown | self._by_topic.keys() - {topic_id for topic_id, _ in end_offsets})
-        return bool(grown)
+        self._wake(grown | gone)
+        return has_grown
+
+    def _forget(self, kept: Callable[[int], bool]) -> None:
+        """Forgets the ends of queues of other topics than these."""
+        self._announced = {queue: end for queue, end in self._announced.items() if kept(queue[0])}
 
     def _wake(self, topic_ids: Iterable[int]) -> None:
         for topic_id in topic_ids:

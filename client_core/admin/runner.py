@@ -66,7 +66,11 @@ class AdminRunner:
         finally:
             # A client that was closed has ended it already.
             with suppress(ClientClosed):
-                self._runner.run(_end(source))
+                # A listing that was left half way may be collected as garbage by the loop's own thread.
+                if self._runner.is_here:
+                    self._runner.submit(_end(source))
+                else:
+                    self._runner.run(_end(source))
 
 
 async def _end(source: AsyncGenerator[FoundT, None]) -> None:

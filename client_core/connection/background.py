@@ -127,13 +127,18 @@ class EventLoopThread:
                 EventLoopThread._shared = None
         self.stop()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the loop's own thread."""
+        return threading.current_thread() is self._thread
+
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Runs a coroutine on the loop and waits for it; an interrupt of the wait cancels the coroutine.
 
         Raises:
             RuntimeError: Called on the loop's own thread, where waiting would never end.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             coroutine.close()
             msg = "a synchronous halfmq client cannot wait on its own event loop; use the Async client here"
             raise RuntimeError(msg)
@@ -252,6 +257,11 @@ class BackgroundRunner:
     def started(self) -> bool:
         """Whether anything ran yet."""
         return self._thread is not None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread of the loop, in which nothing can wait for it."""
+        return self._thread is not None and self._thread.is_here
 
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Runs a coroutine on the background loop and waits for its result.

@@ -314,15 +314,26 @@ WORK = {
     "pass of the checker",
     "pass of retention",
     "start of a broker",
+    "polls of end offsets",
+    "polls of leases",
+    "pages of topics",
+    "pages of groups' lag",
+    "topics made and deleted",
+    "groups made, joined and deleted",
+    "overview (all there is)",
+    "sample for metrics (all there is)",
+    "doctor (all there is)",
 }
 
 
 @places("mariadb", embedded=False)
 def test_history(kind: Kind) -> None:
     sizes = ["--retained", "30000", "--pending", "2000", "--due", "20", "--size", "100", "--rounds", "2"]
+    sizes += ["--topics", "50", "--progress", "300"]
     figures = bench("history", *on(kind), *sizes)
     assert kind in figures["database"]
     assert (figures["retained"], figures["pending"], figures["due"], figures["size_bytes"]) == (30000, 2000, 20, 100)
+    assert (figures["topics"], figures["progress"]) == (50, 300)
     assert figures["short_retained"] < figures["retained"]
     assert figures["short_bytes"] < figures["long_bytes"] < figures["buffer_pool_bytes"]
     assert figures["work"].keys() == WORK

@@ -10,6 +10,7 @@ import pytest
 
 from cells.client import CellClient
 from faults.client import COMMITTED, ItemRefused, message, new_id, unique
+from halfmq.v1 import producer_pb2
 from support.brokers import BrokerProcess
 from support.databases import KINDS, create_database, drop_database, server_url
 from support.private_servers import PrivateServer
@@ -123,3 +124,35 @@ def test_topics_in_other_cells_go_on_without_the_home_database(shared: str, serv
         refused_as_unavailable(lambda: client.topic_in("b"))
         server.start()
         soon(lambda: client.topic_in("b"))
+
+
+def test_a_broker_ends_while_a_cell_does_not_answer(shared: str, server: PrivateServer) -> None:
+    with (
+        BrokerProcess(shared, {"HALFMQ_CELLS": f"b={server.url}"}, reconnect_timeout=600, answer_timeout=600) as broker,
+        CellClient(broker.endpoint) as client,
+    ):
+        client.send(message(client.topic_in("b"), "1"))
+        server.freeze()
+        try:
+            broker.stop()
+        finally:
+            server.thaw()
+
+
+def test_nobody_waits_for_the_home_database_where_names_are_remembered(shared: str, server: PrivateServer) -> None:
+    """With the usual timeouts, each call would take 20 seconds."""
+    with (
+        BrokerProcess(server.url, {"HALFMQ_CELLS": f"b={shared}"}) as broker,
+        CellClient(broker.endpoint) as client,
+    ):
+        far = client.topic_in("b")
+        client.send(message(far, "1"))
+        server.freeze()
+        try:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                request = producer_pb2.SendRequest(messages=[message(far, "2")])
+                client.producer.Send(request, timeout=5)
+                time.sleep(0.1)
+        finally:
+            server.thaw()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,6 +13,7 @@ from broker.domain.cell import parse_cells
 from broker.errors import ConfigurationError
 from cells.client import CellClient
 from support.brokers import BrokerProcess
+from support.command import run as run_command
 from support.databases import connect, create_database, drop_database, server_url
 from support.serving import run_serve
 
@@ -51,6 +54,34 @@ def test_a_new_cell_is_empty(databases: list[str]) -> None:
     with BrokerProcess(other) as broker, CellClient(broker.endpoint) as client:
         client.topic_in("")
     run_serve(HALFMQ_DATABASE=home, HALFMQ_CELLS=f"b={other}").names("cells", "has topics already")
+    run_serve(HALFMQ_DATABASE=home, HALFMQ_CELLS="b=mysql://u@127.0.0.1:1/d").names("cells", "cannot be opened")
+    # It has no cells by that.
+    with BrokerProcess(home) as broker, CellClient(broker.endpoint) as client:
+        client.topic_in("")
+
+
+def test_a_cell_is_served_when_its_user_may_do_what_is_needed(kind: Kind, databases: list[str]) -> None:
+    home, other, _ = databases
+    for url in (home, other):
+        assert run_command("migrate", f"--database={url}").returncode == 0
+    user, name = f"u{uuid.uuid4().hex[:12]}", urlsplit(other).path.strip("/")
+    url = urlsplit(other)
+    own = url._replace(netloc=f"{user}:secret@{url.netloc.rpartition('@')[2]}").geturl()
+    with connect(server_url(kind), autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE USER {user} IDENTIFIED BY 'secret'")
+        try:
+            cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.* TO {user}")
+            with (
+                BrokerProcess(home, {"HALFMQ_CELLS": f"b={own}"}, migrate=False) as broker,
+                CellClient(broker.endpoint) as client,
+            ):
+                broker.await_log("the cell b is not served", "ALTER command denied")
+                client.topic_in("")
+                cursor.execute(f"GRANT ALL ON {name}.* TO {user}")
+                broker.await_log("serves the cell b")
+                client.topic_in("b")
+        finally:
+            cursor.execute(f"DROP USER {user}")
 
 
 def test_a_new_cell_gives_greater_numbers_than_those_that_there_are(databases: list[str]) -> None:

@@ -11,7 +11,9 @@ from broker.domain.check_policy import SECOND, CheckPolicy
 from broker.domain.transaction import CheckVerdict, TransactionState, VerdictSource
 from broker.errors import NotFound, VerdictConflict
 from broker.ports.checks import CheckAnswer
-from conformance.world import POLICY, World, commit, decided, log_of, new_id, prepared, rollback
+from broker.ports.transactions import PrepareWork, TransactionFilter
+from broker.storage.transactions import groups_with
+from conformance.world import POLICY, World, commit, decided, half, log_of, new_id, ok, prepared, rollback
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
@@ -324,3 +326,30 @@ async def test_two_brokers_claim_every_check_once(world: World, topic: Topic) ->
         assert got, "due checks were claimed by nobody"
         taken += got
     assert len(set(taken)) == 20
+
+
+@pytest.mark.parametrize("steps", [1, 3, 64])
+async def test_each_group_with_something_to_park_is_found(
+    world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """However many groups there are, most of which have nothing."""
+    monkeypatch.setattr(groups_with, "STEPS", steps)
+    names = [f"shop-{number}" for number in range(10)]
+    for name in names:
+        await store.producer_group_id(name)
+    busy = names[1::2]
+    for name in busy:
+        group_id = await store.producer_group_id(name)
+        ok(await store.prepare([PrepareWork(new_id(), group_id, [half(topic, "hello")])]))
+    once = CheckPolicy(POLICY.first_check, POLICY.interval, 1)
+    world.clock.pass_time(POLICY.first_check + 10 * SECOND)
+    late = await store.overdue(5 * SECOND)
+    assert sorted(name for name, _ in late) == busy
+    assert {age for _, age in late} == {10 * SECOND}
+    assert await store.park_exhausted(10) == []
+    for name in busy:
+        await store.claim_checks([await store.producer_group_id(name)], once, 10)
+    world.clock.pass_time(POLICY.interval)
+    assert sorted(each.producer_group for each in await store.park_exhausted(10)) == busy
+    listed = await store.list_transactions(TransactionFilter(state=PARKED))
+    assert sorted(each.producer_group for each in listed.entries) == busy

@@ -318,6 +318,7 @@ async def test_retention_goes_across(world: World, gapped: Gapped) -> None:
     for kept in (5, 3, 0):
         stored_at = (await _at(gapped, gapped.offsets[8 - kept - 1]))[0].stored_at
         world.clock.time = stored_at + gapped.topic.retention
+        assert (await gapped.store.to_trim(0, 10)).queues == {queue_id}
         assert await gapped.store.trim_queue(gapped.topic, queue_id) == len(left) - kept
         left = ALL[8 - kept :]
         (state,) = await gapped.store.queue_states(gapped.topic, None)

@@ -237,10 +237,10 @@ async def test_large_bodies_and_statements(store: Store, topic: Topic) -> None:
 
 async def test_queue_heads_grow_with_releases_only(store: Store, topic: Topic) -> None:
     transaction_id = await prepared(store, topic)
-    assert await store.end_offsets() == {(topic.topic_id, topic.queue_ids[0]): 0}
+    assert await store.end_offsets([topic.topic_id]) == {(topic.topic_id, topic.queue_ids[0]): 0}
     ok(await store.decide([commit(transaction_id)]))
     ok(await store.send([sending(topic)]))
-    assert await store.end_offsets() == {(topic.topic_id, topic.queue_ids[0]): 2}
+    assert await store.end_offsets([topic.topic_id]) == {(topic.topic_id, topic.queue_ids[0]): 2}
 
 
 async def test_queue_states_with_and_without_a_group(store: Store, topic: Topic, group: ConsumerGroup) -> None:

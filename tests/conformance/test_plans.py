@@ -30,14 +30,15 @@ from broker.storage.delivery.group_views import GroupMemory
 from broker.storage.diagnosis.examination import CHECKS
 from broker.storage.diagnosis.subject import Subject
 from broker.storage.engine.session import StartOver
-from broker.storage.groups import groups, holders, lags
+from broker.storage.groups import groups, holders, lags, progress
 from broker.storage.log import log, message_queries, reading, recall, schedule
 from broker.storage.retention import topic_deletion
 from broker.storage.retention import trimming as retention
 from broker.storage.sampling import overview, totals
 from broker.storage.sampling.lags import Lags
 from broker.storage.sampling.pending import pending_of_groups
-from broker.storage.transactions import checks, decided, halves, transaction_queries, verdicts
+from broker.storage.tables.rows import LAST_CHECK_SENT
+from broker.storage.transactions import checks, decided, groups_with, halves, transaction_queries, verdicts
 from conformance import bulk
 from conformance.bulk import (
     BACKLOG,
@@ -382,10 +383,31 @@ SCANS = {
         bulk.PENDING_GROUPS,
     ),
     "queue end_offsets": (
-        lambda session: sorted(reading.end_offsets(session).values()),
+        lambda session: sorted(reading.end_offsets(session, [TOPIC.topic_id]).values()),
         [bulk.PER_QUEUE] * bulk.QUEUES,
         bulk.QUEUES,
     ),
+    "producer groups behind their last check": (
+        lambda session: sorted(groups_with.first_due_of_groups(session, LAST_CHECK_SENT)),
+        [n + 1 for n in range(bulk.PENDING_GROUPS)],
+        bulk.PENDING_GROUPS,
+    ),
+    "what has expired": (
+        lambda session: sorted(retention.to_trim(session, 0, 10, 2 * START, directory()).queues),
+        [n + 1 for n in range(bulk.QUEUES)],
+        bulk.QUEUES,
+    ),
+    "what has expired of nothing": (
+        lambda session: sorted(retention.to_trim(session, TOPIC.topic_id, 10, START, directory()).queues),
+        [],
+        1,
+    ),
+    "dead letter topics without a group": (
+        lambda session: topic_deletion.orphaned_dead_letters(session, START, 10),
+        [],
+        1,
+    ),
+    "progress in a queue": (lambda session: progress.progress_in(session, [1]), [(n + 1, 1) for n in range(4)], 4),
 }
 
 

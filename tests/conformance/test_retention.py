@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.message import Message
+from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
+from broker.ports.log import SendWork
+from broker.ports.upkeep import ToTrim
+from broker.services.ids import new_id
 from broker.storage.retention.trimming import CHUNK
 from conformance.world import (
     HOUR,
@@ -37,6 +42,19 @@ async def fill(store: Store, topic: Topic, *names: str) -> None:
     ok(await store.send([sending(topic, name) for name in names]))
 
 
+async def expired(store: Store, limit: int = 10) -> tuple[list[str], set[int], set[int]]:
+    """The names of topics with something to delete, their queues, and ids of those that are too large."""
+    found, after = ToTrim([], set(), set(), 0), 0
+    topics, queues, large = [], set(), set()
+    while found.last is not None:
+        found = await store.to_trim(after, limit)
+        topics += [topic.name for topic in found.topics]
+        queues |= set(found.queues)
+        large |= set(found.large)
+        after = found.last or 0
+    return topics, queues, large
+
+
 async def trim(store: Store, topic: Topic) -> int:
     return await store.trim_queue(topic, topic.queue_ids[0])
 
@@ -54,6 +72,29 @@ async def test_the_head_goes_at_its_time(
     assert [message.body.decode() for message in await log_of(store, topic)] == kept
     (state,) = await store.queue_states(topic, None)
     assert (state.min_offset, state.max_offset) == (2 - len(kept), 2)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10])
+async def test_it_is_told_where_something_has_expired(world: World, store: Store, topic: Topic, limit: int) -> None:
+    later = await store.create_topic("later", TopicSettings(2, 3 * HOUR))
+    small = await store.create_topic("small", TopicSettings(2, 9 * HOUR, retention_bytes=10))
+    gone = await store.create_topic("gone", TopicSettings(1, HOUR))
+    await store.create_topic("empty", TopicSettings(1, HOUR))
+    await fill(store, topic, "a")
+    await fill(store, gone, "a")
+    ok(await store.send([SendWork(new_id(), later.topic_id, 1, Message("later", b"b"))]))
+    await fill(store, small, "c", "d")
+    await store.delete_topic(gone)
+    world.clock.pass_time(HOUR - 1)
+    assert await expired(store, limit) == ([], set(), set())
+    world.clock.pass_time(1)
+    assert await expired(store, limit) == ([topic.name], set(topic.queue_ids), set())
+    await fill(store, small, "e" * 10)
+    assert await expired(store, limit) == ([topic.name, "small"], set(topic.queue_ids), {small.topic_id})
+    await trim(store, topic)
+    await store.trim_topic(small)
+    world.clock.pass_time(2 * HOUR)
+    assert await expired(store, limit) == (["later"], {later.queue_ids[1]}, set())
 
 
 async def test_offsets_go_on_behind_a_trimmed_queue(world: World, store: Store, topic: Topic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,8 @@ from support.listings import listing_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pymysql.cursors import Cursor
 
 pytestmark = pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 
@@ -71,3 +74,47 @@ def test_the_statements_on_views_of_the_page_of_metrics(url: str) -> None:
     with connect(theirs) as connection, connection.cursor() as cursor:
         cursor.execute(lag)
         assert cursor.fetchall() == ()
+
+
+BODY = 1000
+PURGED_WITHIN = 60.0
+FILLED = 8_000
+LEFT = 20
+
+
+def test_the_statements_of_the_page_of_disk_space(url: str) -> None:
+    """They tell what is free behind deleted messages, and give it back."""
+    sizes, _ = statements("docs/disk-space.md", "SELECT table_name, table_rows", url)
+    rebuild = statements("docs/disk-space.md", "SET SESSION lock_wait_timeout", url)
+    sizes = sizes.replace("'halfmq'", f"'{url.rpartition('/')[2]}'")
+    columns = "queue_id, log_offset, transaction_id, position, body, size, born_at, stored_at"
+    values = [(1, offset, offset.to_bytes(16, "big"), 0, bytes(BODY), BODY, 0, 0) for offset in range(FILLED)]
+    with connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        if "maria" not in str(cursor.fetchall()[0][0]).lower():
+            cursor.execute("SET SESSION information_schema_stats_expiry = 0")
+        cursor.executemany(f"INSERT INTO message ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)", values)
+        cursor.execute("DELETE FROM message WHERE log_offset >= %s", (LEFT,))
+        until = time.monotonic() + PURGED_WITHIN
+        while (free := _free(cursor, sizes)) < FILLED * BODY / 2**20 / 2:
+            assert time.monotonic() < until, f"{free} MiB are free"
+            time.sleep(0.2)
+        for statement in rebuild:
+            cursor.execute(statement)
+        assert _free(cursor, sizes) < free / 2
+        cursor.execute("SELECT COUNT(*) FROM message")
+        assert cursor.fetchall() == ((LEFT,),)
+
+
+def test_the_statement_of_the_page_of_disk_space_tells_of_the_history(kind: Kind, url: str) -> None:
+    _, history = statements("docs/disk-space.md", "SELECT table_name, table_rows", url)
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(history)
+        ((name, count),) = cursor.fetchall()
+    assert (name, count >= 0) == ("trx_rseg_history_len", True), kind
+
+
+def _free(cursor: Cursor, sizes: str) -> int:
+    """MiB of the table `message` that are free."""
+    cursor.execute(sizes)
+    return int({name: free for name, _, _, free in cursor.fetchall()}["message"])

@@ -185,6 +185,12 @@ class Client:
         response = self._producer.Send(producer_pb2.SendRequest(messages=messages), timeout=self._patience)
         assert not [result for result in response.results if result.HasField("error")]
 
+    def send_each(self, messages: Sequence[message_pb2.Message]) -> Sequence[producer_pb2.SendResult]:
+        """Sends many in one request; what became of each."""
+        request = producer_pb2.SendRequest(messages=messages)
+        results: Sequence[producer_pb2.SendResult] = self._producer.Send(request, timeout=self._patience).results
+        return results
+
     def transaction(self, transaction_id: str) -> transaction_pb2.Transaction:
         request = transaction_pb2.GetTransactionRequest(transaction_id=transaction_id)
         found: transaction_pb2.Transaction = self._transactions.GetTransaction(

@@ -106,6 +106,10 @@ EACH = {
         "global": HAPROXY,
         "#!/bin/sh": HAPROXY,
     },
+    "docs/disk-space.md": {
+        "SELECT table_name, table_rows": f"{SQL}::test_the_statements_of_the_page_of_disk_space",
+        "SET SESSION lock_wait_timeout": f"{SQL}::test_the_statements_of_the_page_of_disk_space",
+    },
     "docs/operations.md": {
         "INSERT INTO submission": "conformance/test_submissions.py::test_an_operator_submits_again_what_was_refused",
     },

@@ -192,7 +192,7 @@ class GroupService:
         await self._store.commit_offsets(group, found, by_id)
 
     async def delete(self, name: str) -> None:
-        """Deletes a consumer group with its progress and leases; its dead letter topic stays.
+        """Deletes a consumer group with its progress and leases; retention deletes its empty dead letter topic.
 
         Raises:
             NotFound: there is none.

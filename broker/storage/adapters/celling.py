@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.storage.catalog import cells
 from broker.storage.engine.transaction_runner import TransactionRunner
@@ -27,36 +27,30 @@ def check_home(database: Database, *, with_cells: bool) -> None:
     _run(database, lambda session: cells.check_home(session, with_cells=with_cells))
 
 
-class Numbering(NamedTuple):
-    """The cells beside home.
-
-    Attributes:
-        cells: all that are named.
-        new: the numbers of those that were not in the home database's list.
-        greatest: the greatest numbers that home has given, by table.
-    """
-
-    cells: list[Cell]
-    new: list[int]
-    greatest: dict[str, int]
-
-
-def number_cells(home: Database, names: Sequence[str]) -> Numbering:
-    """The cells of these names, new ones with new numbers.
+def number_cells(home: Database, names: Sequence[str]) -> tuple[list[Cell], dict[str, int]]:
+    """The cells of these names, new ones with new numbers; and the greatest numbers that home has given, by table.
 
     Raises:
         ConfigurationError: a cell of the installation is not named, or there are too many.
     """
-    known = {each.number for each in _run(home, cells.all_cells)}
-    found = _run(home, lambda session: cells.number_cells(session, names))
-    return Numbering(
-        found, [each.number for each in found if each.number not in known], _run(home, cells.greatest_numbers)
+    return (
+        _run(home, lambda session: cells.number_cells(session, names)),
+        _run(home, cells.greatest_numbers),
     )
 
 
-def forget_cells(home: Database, numbers: Sequence[int]) -> None:
-    """Takes cells from the list that were added by a start which was refused, before they were any."""
-    _run(home, lambda session: cells.forget(session, numbers))
+def known_cells(home: Database) -> list[Cell]:
+    """The cells that the home database knows, home first; none before the first one was added."""
+    return _run(home, cells.all_cells)
+
+
+def check_new(database: Database, name: str, installation: bytes | None, *, has_cells: bool) -> None:
+    """Refuses a database that cannot become a cell: see `broker.storage.catalog.cells.check_new`.
+
+    Raises:
+        ConfigurationError: it is another cell, or has topics or groups of its own.
+    """
+    _run(database, lambda session: cells.check_new(session, name, installation, has_cells=has_cells))
 
 
 def adopt(database: Database, cell: Cell, home: dict[str, int]) -> None:

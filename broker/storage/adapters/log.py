@@ -84,9 +84,9 @@ class Log(Access):
             ("readers", topic.topic_id),
         )
 
-    async def end_offsets(self) -> dict[Queue, int]:
-        """The end of each queue: its next offset."""
-        end_offsets = await self._watch(reading.end_offsets)
+    async def end_offsets(self, topic_ids: Sequence[int]) -> dict[Queue, int]:
+        """The end of each queue of these topics: its next offset."""
+        end_offsets = await self._watch(lambda session: reading.end_offsets(session, topic_ids))
         self.directory.notice(end_offsets)
         return end_offsets
 

@@ -16,6 +16,7 @@ from broker.storage.transactions import sinks
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
+    from broker.ports.upkeep import ToTrim
     from broker.storage.engine.session import Session
 
 
@@ -57,6 +58,16 @@ class Upkeep(Access):
         """Gives up all turns of this broker."""
         await self._write(lambda session: turns.leave(session, self._broker_id))
 
+    async def orphaned_dead_letters(self, after: int, limit: int) -> list[int]:
+        """The ids of empty dead letter topics whose group was deleted, once their retention has passed, in order."""
+        now = self.clock.now()
+        return await self._read(lambda session: topic_deletion.orphaned_dead_letters(session, now, limit, after))
+
+    async def delete_orphaned(self, topic_id: int) -> None:
+        """Deletes such a topic, unless somebody needs it by now."""
+        now = self.clock.now()
+        await self._clean(lambda session: topic_deletion.delete_orphaned(session, topic_id, now))
+
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         """The ids of deleted topics with remaining data, in order."""
         return await self._read(lambda session: topic_deletion.deleted_topics(session, limit, after))
@@ -64,6 +75,11 @@ class Upkeep(Access):
     async def sweep_deleted_topic(self, topic_id: int) -> bool:
         """Removes a part of a deleted topic's data; returns whether any is left."""
         return await self._clean(lambda session: topic_deletion.sweep(session, topic_id))
+
+    async def to_trim(self, after: int, limit: int) -> ToTrim:
+        """What has to be deleted of the topics behind an id, as many as `limit`."""
+        now = self.clock.now()
+        return await self._glance(lambda session: retention.to_trim(session, after, limit, now, self.directory))
 
     async def trim_queue(self, topic: Topic, queue_id: int) -> int:
         """Deletes some messages past retention from the head of a queue; returns how many."""

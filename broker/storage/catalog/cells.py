@@ -101,14 +101,6 @@ def number_cells(session: Session, names: Sequence[str]) -> list[Cell]:
     return [known[name] for name in names]
 
 
-def forget(session: Session, numbers: Sequence[int]) -> None:
-    """Takes cells from the home database's list that were added by a start which was refused, before they were any."""
-    for number in numbers:
-        session.run("DELETE FROM cell WHERE cell_no = ? AND own = 0", (number,))
-    if [each.number for each in all_cells(session)] == [HOME_NUMBER]:
-        session.run("DELETE FROM cell WHERE cell_no = ?", (HOME_NUMBER,))
-
-
 def greatest_numbers(session: Session) -> dict[str, int]:
     """The greatest number of each kind that a database has given, by the table."""
     return {
@@ -131,21 +123,43 @@ def adopt(session: Session, wanted: Cell, home: dict[str, int]) -> None:
     own = own_cell(session)
     if own == wanted:
         return
+    _check_free(session, own, wanted.name, wanted.installation)
+    for table, greatest in home.items():
+        _begin_above(session, table, greatest + SPARE.get(table, USUAL_SPARE))
+    session.insert("cell", _COLUMNS, [(wanted.number, wanted.name, wanted.installation, 1)], keep_existing="cell_no")
+
+
+def check_new(session: Session, name: str, installation: bytes | None, *, has_cells: bool) -> None:
+    """Refuses a database that cannot become a cell, before the home database knows of the cell.
+
+    Args:
+        session: a transaction in the database; it has tables.
+        name: of the cell.
+        installation: that of the home database; None: it has none yet.
+        has_cells: whether its tables are of a version that knows of cells.
+
+    Raises:
+        ConfigurationError: it is another cell, or has topics or groups of its own.
+    """
+    own = own_cell(session) if has_cells else None
+    # The home database may have been restored to a moment at which it did not know of it yet.
+    if own is None or (own.name, own.installation) != (name, installation):
+        _check_free(session, own, name, installation)
+
+
+def _check_free(session: Session, own: Cell | None, name: str, installation: bytes | None) -> None:
     if own is not None:
         raise ConfigurationError(
-            f"The database that `cells` names as {wanted.name!r} is the cell {own.name!r}"
-            + (" of this installation." if own.installation == wanted.installation else " of another installation."),
+            f"The database that `cells` names as {name!r} is the cell {own.name!r}"
+            + (" of this installation." if own.installation == installation else " of another installation."),
             field="cells",
         )
     for table, what in (("topic", "topics"), ("consumer_group", "consumer groups")):
         if session.fetch(f"SELECT 1 FROM {table} LIMIT 1"):
             raise ConfigurationError(
-                f"The database that `cells` names as {wanted.name!r} has {what} already; a new cell has to be empty.",
+                f"The database that `cells` names as {name!r} has {what} already; a new cell has to be empty.",
                 field="cells",
             )
-    for table, greatest in home.items():
-        _begin_above(session, table, greatest + SPARE.get(table, USUAL_SPARE))
-    session.insert("cell", _COLUMNS, [(wanted.number, wanted.name, wanted.installation, 1)], keep_existing="cell_no")
 
 
 def _begin_above(session: Session, table: str, number: int) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 REMEMBERED_FOR = 2.0
+LEAST_DROPPED = 1024
+"""Topics in the cache before outdated ones are dropped: other brokers may have deleted them, and tell nobody."""
 
 TOPIC_COLUMNS = "topic_id, name, retention, created_at, retention_bytes, dedup_window, group_queues, compression"
 
@@ -33,6 +35,7 @@ class Directory:
         self._by_id: dict[int, tuple[float, Topic]] = {}
         self._by_queue: dict[int, tuple[Topic, int]] = {}
         self._drops = 0
+        self._most = LEAST_DROPPED
 
     def peek(self, name: str) -> Topic | None:
         """A cached topic."""
@@ -62,7 +65,7 @@ class Directory:
         return found
 
     def of_queue(self, session: Session, queue_id: int) -> tuple[Topic, int] | None:
-        """Topic and queue number of a queue. Queues never move, so this is cached permanently."""
+        """Topic and queue number of a queue. Queues never move, so this is cached for longer than the rest."""
         if (known := self._by_queue.get(queue_id)) is not None:
             return known
         row = session.fetch_one("SELECT topic_id FROM queue WHERE queue_id = ?", (queue_id,))
@@ -91,7 +94,7 @@ class Directory:
             self._by_queue.clear()
 
     def notice(self, queues: Iterable[tuple[int, int]]) -> None:
-        """Drops topics with new queues from the cache, given all existing queues.
+        """Drops topics with new queues from the cache, given existing queues.
 
         Args:
             queues: topic id and queue id.
@@ -137,7 +140,19 @@ class Directory:
                 self._by_name[topic.name] = self._by_id[topic.topic_id] = (until, topic)
                 for number, queue_id in enumerate(topic.queue_ids):
                     self._by_queue[queue_id] = (topic, number)
+            if len(self._by_id) > self._most:
+                self._drop_outdated()
         return topics
+
+    def _drop_outdated(self) -> None:
+        """Drops what has to be read again anyway; the next time when there is twice as much as is left."""
+        now = self._monotonic()
+        self._by_id = {topic_id: entry for topic_id, entry in self._by_id.items() if entry[0] > now}
+        self._by_name = {name: entry for name, entry in self._by_name.items() if entry[0] > now}
+        self._by_queue = {
+            queue_id: entry for queue_id, entry in self._by_queue.items() if entry[0].topic_id in self._by_id
+        }
+        self._most = max(LEAST_DROPPED, 2 * len(self._by_id))
 
 
 def read_by_name(session: Session, name: str) -> Topic | None:

@@ -118,7 +118,7 @@ def _counts(
     session: Session, groups: Sequence[int], states: Sequence[int]
 ) -> tuple[int, list[tuple[tuple[int, int], int]]]:
     """Pending transactions of producer groups, and half messages by check state and group; from half_due alone."""
-    query = f"SELECT ?, ?, COUNT(*) FROM half_message{session.dialect.by_index('half_due')}"
+    query = f"SELECT ? AS state, ? AS own, COUNT(*) FROM half_message{session.dialect.by_index('half_due')}"
     query += " WHERE check_state = ? AND producer_group_id = ?"
     places = [(state, group) for state in states for group in groups]
     found = [

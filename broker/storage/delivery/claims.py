@@ -160,7 +160,8 @@ def news_of(
     known = epochs(session, list(groups))
     running = [i for i in groups if i in known and not known[i][1]]
     earliest = session.fetch_each(
-        "SELECT ?, MIN(available_at) FROM lease WHERE group_id = ?", [(group_id, group_id) for group_id in running]
+        "SELECT ? AS own, MIN(available_at) FROM lease WHERE group_id = ?",
+        [(group_id, group_id) for group_id in running],
     )
     due = {
         group_id

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from broker.storage.delivery.filter_results import Judged
     from broker.storage.engine.session import Session
 
+LEAST_DROPPED = 1024
+"""Groups in the cache before deleted ones are dropped."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
@@ -41,6 +44,7 @@ class GroupMemory:
     def __init__(self) -> None:
         """Starts empty."""
         self._views: dict[int, GroupView] = {}
+        self._most = LEAST_DROPPED
 
     @staticmethod
     def look(group_id: int) -> Statement:
@@ -78,7 +82,15 @@ class GroupMemory:
         if row is None:
             return None
         group = from_row(row)
-        if len(self._views) >= MOST_REMEMBERED:
-            self._views.clear()  # Members of broadcasting groups come and go.
+        if len(self._views) >= self._most:
+            self._drop_deleted(session)
         view = self._views[group_id] = GroupView(group, filters_of(session, group))
         return view
+
+    def _drop_deleted(self, session: Session) -> None:
+        """Drops deleted groups, such as members of broadcasting groups, which come and go; all, where many are left."""
+        found = session.fetch_in("SELECT group_id FROM consumer_group WHERE group_id", sorted(self._views))
+        known = {row[0] for row in found}
+        left = {group_id: view for group_id, view in self._views.items() if group_id in known}
+        self._views = left if len(left) < MOST_REMEMBERED else {}
+        self._most = max(LEAST_DROPPED, 2 * len(self._views))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis.subject import counted, lasting
-from broker.storage.transactions.checks import earliest, overdue
+from broker.storage.transactions.checks import overdue
+from broker.storage.transactions.groups_with import first_due_of_groups, names_of
 from broker.storage.transactions.halves import LAST_CHECK_SENT, PARKED, TO_CHECK
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def _first_parked(subject: Subject) -> list[tuple[str, int, int]]:
     Of each group the first ones in half_due, which were prepared first; it does not have the time of parking.
     """
     session = subject.session
-    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
+    names = names_of(session, first_due_of_groups(session, PARKED))
     found = session.fetch_each(
-        "SELECT ?, MIN(parked_at), COUNT(*) FROM (SELECT parked_at FROM"
+        "SELECT ? AS own, MIN(parked_at), COUNT(*) FROM (SELECT parked_at FROM"
         f" half_message{session.dialect.by_index('half_due')} WHERE check_state = ? AND producer_group_id = ?"
         f" LIMIT {_OF_GROUP}) some_of_them",
         [(group_id, PARKED, group_id) for group_id in names],
@@ -70,8 +71,8 @@ def _first_parked(subject: Subject) -> list[tuple[str, int, int]]:
 
 def _last_check_sent(subject: Subject, how_many: str) -> Finding:
     now, settings = subject.now(), subject.settings
-    groups = [group_id for (group_id,) in subject.session.fetch("SELECT producer_group_id FROM producer_group")]
-    late = now - min(earliest(subject.session, LAST_CHECK_SENT, groups).values(), default=now)
+    first_due = first_due_of_groups(subject.session, LAST_CHECK_SENT).values()
+    late = now - min((each for each in first_due if each is not None), default=now)
     nobody = settings.intervals.severity(late / settings.policy.interval)
     return Finding(
         "stuck-checks",

@@ -8,6 +8,7 @@ relies on.
 from __future__ import annotations
 
 from functools import lru_cache
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from pymysql.converters import escape_string
@@ -31,6 +32,8 @@ def _text_literal(value: str) -> str:
 _FEW_ROWS = 8
 _ROWS_AT_ONCE = 256
 """Rows whose text is held beside the statement that they become part of."""
+_LONGEST_KEPT = 4096
+"""Characters of a statement whose pieces are kept: longer ones, with places for many keys, differ each time."""
 
 _LITERALS: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: "NULL",
@@ -78,9 +81,16 @@ def _rendered(column: Sequence[Any]) -> Sequence[str]:
     return list(map(literal, column))
 
 
-@lru_cache(maxsize=512)
+def _split(sql: str) -> tuple[str, ...]:
+    # Most pieces are equal, such as the commas of a list: they are kept once.
+    return tuple(map(intern, sql.split("?")))
+
+
+_split_before = lru_cache(maxsize=512)(_split)
+
+
 def _pieces(sql: str) -> tuple[str, ...]:
-    return tuple(sql.split("?"))
+    return _split_before(sql) if len(sql) <= _LONGEST_KEPT else _split(sql)
 
 
 def render(sql: str, values: Row) -> str:

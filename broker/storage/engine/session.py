@@ -152,7 +152,8 @@ class Session:
         """Runs a query once for each set of values, many at a time; returns all rows.
 
         With `MIN(...)` on the next column of an index and constants before it, each costs one index entry. The same as
-        a subquery of the outer row would read the whole range.
+        a subquery of the outer row would read the whole range. Values among the columns have names (`? AS own`): what
+        the driver makes of columns is kept, and told apart by their names.
         """
         rows: list[tuple[Any, ...]] = []
         for chunk in chunks(values, MAX_UNITED):

@@ -138,8 +138,10 @@ def create_group(
         raise AlreadyExists(f"The group {name!r} exists already.", reason="GROUP_EXISTS", field="group.name")
     refuse_what_left(session, Name(Placed.GROUP, name))
     check_room(session, name, is_group=True)
-    # Not from the cache: another broker may have deleted it.
-    if not session.fetch("SELECT 1 FROM topic WHERE name = ?", (dead_letter_topic(name),)):
+    # Not from the cache: another broker may have deleted it. With a lock, as retention may be about to delete it; the
+    # lock has to be that of the row: a query that the index answers would lock the index entry alone.
+    query = "SELECT created_at FROM topic WHERE name = ?" + session.dialect.for_share
+    if not session.fetch(query, (dead_letter_topic(name),)):
         with suppress(AlreadyExists):  # Created concurrently.
             create_topic(session, dead_letter_topic(name), dead_letters, now)
     return _must_find(session, name)
@@ -225,7 +227,7 @@ def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: 
 
 
 def delete_group(session: Session, group: ConsumerGroup) -> None:
-    """Deletes a consumer group with its members, progress and leases; its dead letter topic stays."""
+    """Deletes a consumer group with its members, progress and leases; retention deletes its dead letter topic."""
     # First the group: joining locks it.
     lock(session, [group.group_id])
     for member in members(session, group):

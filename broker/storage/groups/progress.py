@@ -101,7 +101,7 @@ def seek(
     members = groups.members(session, group) or [group]
     groups.lock(session, [member.group_id for member in members])
     for queue_id in sorted(queue_ids):
-        row = session.fetch_one("SELECT min_offset, next_offset FROM queue WHERE queue_id = ?", (queue_id,))
+        row = session.fetch_one("SELECT min_offset, next_offset, topic_id FROM queue WHERE queue_id = ?", (queue_id,))
         if row is None:
             raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
         target = _start(session, queue_id, to) if offset is None and to is not None else min(offset or 0, row[1])
@@ -124,7 +124,9 @@ def seek(
                     (target, member.group_id, queue_id),
                 )
             else:
-                # The topic got this queue later, and no consumer has joined since: see join. Both lock the group.
+                # The topic got this queue later, and no consumer has joined since: see join. Both lock group and topic.
+                if not session.execute_all([holding(session, [row[2]])])[0].rows:
+                    raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
                 session.insert("group_progress", _PROGRESS, [(member.group_id, queue_id, target)])
             session.run("DELETE FROM lease WHERE group_id = ? AND queue_id = ?", (member.group_id, queue_id))
     groups.touch(session, group)
@@ -186,6 +188,14 @@ def commit(session: Session, group: ConsumerGroup, topic: Topic, offsets: Mappin
             " FROM queue q WHERE q.queue_id = ?) WHERE group_id = ? AND queue_id = ?",
             (offsets[queue_id], offsets[queue_id], queue_id, group.group_id, queue_id),
         )
+
+
+def progress_in(session: Session, queue_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Group and queue of all progress in some queues: of each group by primary key, not through that of all queues."""
+    groups_known = [row[0] for row in session.fetch("SELECT group_id FROM consumer_group")]
+    numbers = ", ".join(str(int(each)) for each in queue_ids)
+    query = f"SELECT group_id, queue_id FROM group_progress{session.dialect.by_key} WHERE queue_id IN ({numbers})"
+    return sorted((row[0], row[1]) for row in session.fetch_in(f"{query} AND group_id", sorted(groups_known)))
 
 
 def first_unread(session: Session, queue_id: int) -> int | None:

@@ -275,7 +275,9 @@ def _deleted(topic: Topic) -> NotFound:
     return NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
 
 
-def end_offsets(session: Session) -> dict[Queue, int]:
-    """The end of each queue, without those of deleted topics. Reads the small table `queue`."""
-    found = session.fetch("SELECT topic_id, queue_id, next_offset FROM queue WHERE deleted_at IS NULL")
+def end_offsets(session: Session, topic_ids: Sequence[int]) -> dict[Queue, int]:
+    """The end of each queue of some topics, without deleted ones. Uses queue_of_topic."""
+    index = session.dialect.by_index("queue_of_topic")
+    query = f"SELECT topic_id, queue_id, next_offset FROM queue{index} WHERE deleted_at IS NULL AND topic_id"
+    found = session.fetch_in(query, topic_ids)
     return {(topic_id, queue_id): end for topic_id, queue_id, end in found}

@@ -7,12 +7,16 @@ that is moving to another cell is hidden in the same way, but under another name
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.errors import NotFound, Refused
+from broker.storage.catalog.directory import read_by_name
 from broker.storage.delivery.leases import drop_of_groups
 from broker.storage.engine.statements import marks
 from broker.storage.engine.transaction_runner import TransactionRunner
+from broker.storage.groups.progress import progress_in
 from broker.storage.retention.trimming import CHUNK, drop_oldest, oldest_messages
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
 
+_BEHIND_DEAD_LETTERS = DEAD_LETTER_PREFIX[:-1] + chr(ord(DEAD_LETTER_PREFIX[-1]) + 1)
+_EMPTY = "NOT EXISTS (SELECT 1 FROM queue q WHERE q.topic_id = own.topic_id AND q.next_offset > q.min_offset)"
 RECONNECT_TIMEOUT = 10.0
 """Seconds to retry the database, when not run by a broker."""
 DELETED = "deleted_at IS NOT NULL AND name LIKE '~%'"
@@ -47,8 +53,10 @@ def delete_topic(session: Session, topic: Topic, now: int) -> None:
     if session.fetch("SELECT 1 FROM scheduled_message WHERE topic_id = ? LIMIT 1", (topic.topic_id,)):
         raise _in_use(f"Messages for {topic.name!r} wait for their time; let it come, or recall them, first.")
     queues = [row[0] for row in session.fetch("SELECT queue_id FROM queue WHERE topic_id = ?", (topic.topic_id,))]
-    # First the progress: a pull locks it, and without it no more messages are delivered.
-    session.run(f"DELETE FROM group_progress WHERE queue_id IN ({marks(queues)})", queues)
+    # First the progress: a pull locks it, and without it no more messages are delivered. Whoever adds some locks the
+    # topic.
+    progress = progress_in(session, queues)
+    session.execute_all(session.deletion_of("group_progress", "group_id, queue_id", progress))
     # Orphaned leases of deleted groups: a broker of an earlier version left them.
     found = session.fetch(f"SELECT DISTINCT group_id FROM lease WHERE queue_id IN ({marks(queues)})", queues)
     leased = {row[0] for row in found}
@@ -67,6 +75,44 @@ def delete_topic(session: Session, topic: Topic, now: int) -> None:
 
 def _in_use(text: str) -> Refused:
     return Refused(text, reason="TOPIC_IN_USE", field="topic")
+
+
+def orphaned_dead_letters(session: Session, now: int, limit: int, after: int = 0) -> list[int]:
+    """Empty dead letter topics, from an id on, whose group was deleted, and which are older than their retention.
+
+    Uses topic_name, consumer_group_name and queue_of_topic.
+    """
+    found = session.fetch(
+        "SELECT own.topic_id FROM topic own WHERE own.name >= ? AND own.name < ? AND own.topic_id > ?"
+        f" AND own.deleted_at IS NULL AND own.created_at + own.retention <= ? AND {_EMPTY}"
+        " AND NOT EXISTS (SELECT 1 FROM consumer_group g WHERE g.name = SUBSTR(own.name, ?))"
+        " ORDER BY own.topic_id LIMIT ?",
+        (DEAD_LETTER_PREFIX, _BEHIND_DEAD_LETTERS, after, now, len(DEAD_LETTER_PREFIX) + 1, limit),
+    )
+    return [row[0] for row in found]
+
+
+def delete_orphaned(session: Session, topic_id: int, now: int) -> None:
+    """Deletes one of these, unless there is a group of its name by now, a dead letter in it, or somebody who reads it.
+
+    Whoever creates the group locks the topic as well.
+    """
+    locked = session.fetch_one(
+        "SELECT own.name FROM topic own WHERE own.topic_id = ? AND own.deleted_at IS NULL" + session.dialect.for_update,
+        (topic_id,),
+    )
+    topic = read_by_name(session, locked[0]) if locked is not None else None
+    if topic is None:
+        return
+    group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
+    if (
+        session.fetch_one("SELECT 1 FROM consumer_group WHERE name = ?", (group,))
+        or not session.fetch_one(f"SELECT 1 FROM topic own WHERE own.topic_id = ? AND {_EMPTY}", (topic_id,))
+        or progress_in(session, topic.queue_ids)
+    ):
+        return
+    with suppress(Refused):  # Half messages or scheduled ones are for it.
+        delete_topic(session, topic, now)
 
 
 def deleted_topics(session: Session, limit: int, after: int = 0) -> list[int]:

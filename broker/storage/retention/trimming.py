@@ -6,6 +6,8 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.ports.upkeep import ToTrim
+from broker.storage.catalog.directory import TOPIC_COLUMNS
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement
 from broker.storage.groups.progress import first_unread
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.topic import Topic
+    from broker.storage.catalog.directory import Directory
     from broker.storage.engine.session import Session
 
 CHUNK = 1000
@@ -80,6 +83,40 @@ def drop_oldest(
     )
     if not moved:
         raise StartOver
+
+
+def to_trim(session: Session, after: int, limit: int, now: int, directory: Directory) -> ToTrim:
+    """What has to be deleted of the topics behind an id: two reads for all of them, not a transaction for each queue.
+
+    A first message that is not at the saved lower bound is behind a gap that a restore left: it is looked at. By the
+    primary key of topic, queue_of_topic, and for queues with messages by the primary key of message.
+    """
+    dialect = session.dialect
+    further = session.fetch(
+        "SELECT topic_id FROM topic WHERE topic_id > ? ORDER BY topic_id LIMIT 1 OFFSET ?", (after, limit - 1)
+    )
+    last = int(further[0][0]) if further else None
+    where = "own.topic_id > ? AND own.deleted_at IS NULL" + (" AND own.topic_id <= ?" if last else "")
+    some = (after,) if last is None else (after, last)
+    joined = (
+        f"FROM topic own {dialect.joined_to} queue q{dialect.by_index('queue_of_topic')} ON q.topic_id = own.topic_id"
+    )
+    expired = session.fetch(
+        f"SELECT q.topic_id, q.queue_id {joined} LEFT JOIN message m{dialect.by_key}"
+        f" ON m.queue_id = q.queue_id AND m.log_offset = q.min_offset WHERE {where} AND q.next_offset > q.min_offset"
+        " AND (m.stored_at IS NULL OR m.stored_at <= ? - own.retention)",
+        (*some, now),
+    )
+    large = session.fetch(
+        f"SELECT q.topic_id {joined} WHERE {where} AND own.retention_bytes > 0"
+        " GROUP BY q.topic_id, own.retention_bytes HAVING SUM(q.stored_bytes) > own.retention_bytes",
+        some,
+    )
+    ids = sorted({row[0] for row in [*expired, *large]})
+    # Not from the cache: another broker may have changed the retention just now.
+    query = f"SELECT {TOPIC_COLUMNS} FROM topic WHERE deleted_at IS NULL AND topic_id"
+    topics = directory.load(session, lambda: session.fetch_in(query, ids)) if ids else []
+    return ToTrim(topics, {row[1] for row in expired}, {row[0] for row in large}, last)
 
 
 def trim_queue(session: Session, topic: Topic, queue_id: int, now: int) -> int:

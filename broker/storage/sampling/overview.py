@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from broker.ports.sampling import AgeBucket, DeadLetters, Overview, PendingOfGroup
-from broker.storage.catalog.gaps import gaps_since
 from broker.storage.sampling.pending import MOST_COUNTED
 from broker.storage.sampling.totals import dead_letters, totals
 from broker.storage.tables.rows import LAST_CHECK_SENT, PARKED, TO_CHECK
@@ -29,11 +28,11 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
     counted = totals(session)
     # All queues: some ten thousand short rows.
     found = session.fetch(
-        f"SELECT COALESCE(SUM(q.next_offset - {gaps_since(session, '0')}), 0),"
-        f" COALESCE(SUM(q.next_offset - q.min_offset - {gaps_since(session, 'q.min_offset')}), 0),"
+        "SELECT COALESCE(SUM(q.next_offset), 0), COALESCE(SUM(q.next_offset - q.min_offset), 0),"
         " COALESCE(SUM(q.stored_bytes), 0) FROM queue q WHERE q.deleted_at IS NULL"
     )
     released, stored, stored_bytes = (int(each) for each in found[0])
+    released, stored = released - _in_gaps(session, "0"), stored - _in_gaps(session, "q.min_offset")
     letters = dead_letters(session)
     with_some = sorted((each for each in letters if each.kept), key=_most_kept)
     pending, ages = _pending(session, now)
@@ -56,6 +55,16 @@ def overview(session: Session, now: int, database: str, schema_version: str) -> 
     )
 
 
+def _in_gaps(session: Session, offset: str) -> int:
+    """Offsets in the gaps of all queues, from an offset of each on that is not inside of one."""
+    found = session.fetch(
+        "SELECT COALESCE(SUM(g.end_offset - g.first_offset), 0)"
+        f" FROM offset_gap g {session.dialect.joined_to} queue q ON q.queue_id = g.queue_id"
+        f" WHERE q.deleted_at IS NULL AND g.first_offset >= {offset}"
+    )
+    return int(found[0][0])
+
+
 def _pending(session: Session, now: int) -> tuple[list[PendingOfGroup], list[AgeBucket]]:
     """Transactions without a verdict, by group and by age: the times at the beginning of their ids.
 
@@ -64,7 +73,8 @@ def _pending(session: Session, now: int) -> tuple[list[PendingOfGroup], list[Age
     whens = "".join(f" WHEN transaction_id >= ? THEN {number}" for number in range(len(AGES) + 1))
     # One state at a time: the server may read all of the index otherwise, with the half messages of sinks.
     query = (
-        f"SELECT ?, producer_group_id, CASE WHEN transaction_id >= ? THEN {_NO_TIME}{whens} ELSE {_NO_TIME} END AS age,"
+        "SELECT ? AS state, producer_group_id,"
+        f" CASE WHEN transaction_id >= ? THEN {_NO_TIME}{whens} ELSE {_NO_TIME} END AS age,"
         " COUNT(*), MIN(transaction_id), MIN(check_due_at)"
         f" FROM (SELECT producer_group_id, transaction_id, check_due_at FROM half_message"
         f"{session.dialect.by_index('half_due')} WHERE check_state = ? LIMIT {MOST_COUNTED}) some_of_them"

@@ -23,14 +23,14 @@ def pending_of_groups(session: Session, now: int) -> list[PendingOfGroup]:
     index = session.dialect.by_index("half_due")
     # One state at a time: the server may read all of the index otherwise, with the half messages of sinks.
     places = session.fetch_each(
-        f"SELECT ?, producer_group_id, MIN(check_due_at) FROM half_message{index} WHERE check_state = ?"
+        f"SELECT ? AS state, producer_group_id, MIN(check_due_at) FROM half_message{index} WHERE check_state = ?"
         " GROUP BY producer_group_id",
         [(state, state) for state in (TO_CHECK, LAST_CHECK_SENT, PARKED)],
     )
     if not places:
         return []
     counted = session.fetch_each(
-        "SELECT ?, ?, COUNT(*), MIN(transaction_id) FROM (SELECT transaction_id FROM"
+        "SELECT ? AS state, ? AS own, COUNT(*), MIN(transaction_id) FROM (SELECT transaction_id FROM"
         f" half_message{index} WHERE check_state = ? AND producer_group_id = ? LIMIT {MOST_COUNTED}) some_of_them",
         [(state, group, state, group) for state, group, _ in places],
     )

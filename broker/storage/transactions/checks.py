@@ -21,10 +21,11 @@ from broker.ports.checks import CheckAnswer, ClaimedCheck, Parked
 from broker.ports.transactions import TransactionOutcome
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import rows
+from broker.storage.transactions.groups_with import first_due_of_groups, names_of
 from broker.storage.transactions.halves import LAST_CHECK_SENT, NO_CHECKS, PARKED, TO_CHECK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from broker.domain.check_policy import CheckPolicy
     from broker.storage.catalog.directory import Directory
@@ -238,8 +239,8 @@ def record_answer(session: Session, transaction_id: bytes, check_number: int, an
 def park_exhausted(session: Session, now: int, limit: int) -> list[Parked]:
     """Parks transactions whose last check went unanswered for an interval."""
     # By producer group, so that those still waiting for an answer to their last check are not read.
-    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
-    due = [group_id for group_id, first in earliest(session, LAST_CHECK_SENT, names).items() if first <= now]
+    first_due = first_due_of_groups(session, LAST_CHECK_SENT)
+    due = [group_id for group_id, first in first_due.items() if first is not None and first <= now]
     ids: list[bytes] = []
     for group_id in due:
         # With a column that the index lacks: see Dialect.by_index.
@@ -264,6 +265,7 @@ def park_exhausted(session: Session, now: int, limit: int) -> list[Parked]:
             " WHERE transaction_id = ? AND position = 0",
             (PARKED, now, transaction_id),
         )
+    names = names_of(session, {group_id for _, group_id in found})
     clients = _last_asked(session, sorted(transaction_id for transaction_id, _ in found))
     return [
         Parked(transaction_id, names.get(group_id, ""), clients.get(transaction_id, ""))
@@ -281,20 +283,11 @@ def _last_asked(session: Session, ids: Sequence[bytes]) -> dict[bytes, str]:
     return dict(found)
 
 
-def earliest(session: Session, check_state: int, group_ids: Iterable[int]) -> dict[int, int]:
-    """The earliest time in a check state of each producer group that has one. One entry of half_due a group."""
-    found = session.fetch_each(
-        "SELECT ?, MIN(check_due_at) FROM half_message WHERE check_state = ? AND producer_group_id = ?",
-        [(group_id, check_state, group_id) for group_id in group_ids],
-    )
-    return {group_id: first for group_id, first in found if first is not None}
-
-
 def overdue(session: Session, now: int, grace: int) -> list[tuple[str, int]]:
     """Producer groups whose oldest check is overdue by more than `grace`, and by how much."""
-    names = dict(session.fetch("SELECT producer_group_id, name FROM producer_group"))
-    oldest = earliest(session, TO_CHECK, names)
-    return [(names[group_id], now - first) for group_id, first in oldest.items() if first + grace < now]
+    found = first_due_of_groups(session, TO_CHECK)
+    late = {i: now - first for i, first in found.items() if first is not None and first + grace < now}
+    return [(name, late[group_id]) for group_id, name in names_of(session, late).items()]
 
 
 def check_again(

@@ -16,6 +16,7 @@ from broker.ports.transactions import (
 )
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.tables import rows
+from broker.storage.transactions.groups_with import first_due_of_groups
 from broker.storage.transactions.halves import PARKED
 
 if TYPE_CHECKING:
@@ -237,9 +238,4 @@ def _summaries(session: Session, ids: Sequence[bytes]) -> list[TransactionSummar
 
 def _with_parked(session: Session) -> list[int]:
     """Producer groups with parked transactions. One entry of half_due a group: DISTINCT may read all of them."""
-    known = session.fetch("SELECT producer_group_id FROM producer_group")
-    found = session.fetch_each(
-        "SELECT ?, EXISTS (SELECT 1 FROM half_message WHERE check_state = ? AND producer_group_id = ?)",
-        [(group_id, PARKED, group_id) for (group_id,) in known],
-    )
-    return [group_id for group_id, exists in found if exists]
+    return list(first_due_of_groups(session, PARKED))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.domain.transaction import TransactionState
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ConfigurationError
 from broker.maintenance.retention import TASK, RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
 from broker.maintenance.turn_keeper import Turn
@@ -26,11 +26,13 @@ from broker.ports.transactions import TransactionFilter
 from broker.services.producing.check_sessions import CheckSession, CheckSessions
 from halfmq_cli.bench.bare_storage import FOR_EVER, BareStorage
 from halfmq_cli.bench.databases import buffer_pool_bytes, schema_bytes, settle, side_by_side
+from halfmq_cli.bench.installation import Installation
 from halfmq_cli.bench.load import QUEUES
 from halfmq_cli.bench.long_past import GROUPS, SPAN, Past
 from halfmq_cli.bench.options import DatabaseUrl, Json, Size  # noqa: TC001 - typer reads them
 from halfmq_cli.bench.processes import BrokerProcess
 from halfmq_cli.bench.report import print_table
+from halfmq_cli.bench.surroundings import Surroundings
 from halfmq_cli.serving import fail
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ def history(
     database: DatabaseUrl = None,
     retained: Annotated[int, typer.Option(min=SHORT_RETAINED_LEAST, help="Messages that are kept.")] = 200_000,
     pending: Annotated[int, typer.Option(min=SHORT_PENDING, help="Transactions without a verdict.")] = 20_000,
+    topics: Annotated[int, typer.Option(min=0, help="Further topics, with four queues each.")] = 0,
+    progress: Annotated[int, typer.Option(min=0, help="Rows of groups' progress in these queues.")] = 0,
     due: Annotated[int, typer.Option(min=1, help="Further ones, of which a pass of the checker asks.")] = 1_000,
     size: Size = 150,
     rounds: Annotated[int, typer.Option(min=2, help="Measurements of each kind.")] = 15,
@@ -62,23 +66,32 @@ def history(
 ) -> None:
     """Measure what a long past costs: the same work with it and almost without, in turns, on one server.
 
-    The full scale is --retained 10000000 --pending 1000000; it takes about 5 GB and minutes to fill.
+    The full scale is --retained 10000000 --pending 1000000 --topics 10000 --progress 100000; it takes about 5 GB and
+    minutes to fill.
     """
+    if progress and not topics:
+        fail(ConfigurationError("--progress needs --topics: it is in their queues.", field="progress"))
+    others = Installation(topics, progress)
     try:
         with side_by_side(database, 2) as (urls, shown):
-            figures = asyncio.run(_run(urls, retained, pending, due, size, rounds))
+            figures = asyncio.run(_run(urls, retained, pending, others, due, size, rounds))
     except BrokerError as error:
         fail(error)
-    figures |= {"pending": pending, "retained": retained, "due": due, "size_bytes": size, "database": shown}
+    figures |= {"pending": pending, "retained": retained, "topics": topics, "progress": progress}
+    figures |= {"due": due, "size_bytes": size, "database": shown}
     if json_output:
         sys.stdout.write(json.dumps(figures) + "\n")
         return
-    print_table(f"{shown}: {retained:,} messages, {pending:,} pending transactions", "work", figures.pop("work"))
+    title = f"{shown}: {retained:,} messages, {pending:,} pending transactions"
+    title += f", {topics:,} further topics, {progress:,} rows of progress" if topics else ""
+    print_table(title, "work", figures.pop("work"))
     for name, value in figures.items():
         sys.stdout.write(f"{name:>24}  {value}\n")
 
 
-async def _run(urls: list[str], retained: int, pending: int, due: int, size: int, rounds: int) -> dict[str, Any]:
+async def _run(
+    urls: list[str], retained: int, pending: int, others: Installation, due: int, size: int, rounds: int
+) -> dict[str, Any]:
     step = SPAN // retained
     # Each round deletes some of the past.
     least = SHORT_RETAINED_LEAST + (rounds + 1) * EXPIRED
@@ -92,6 +105,7 @@ async def _run(urls: list[str], retained: int, pending: int, due: int, size: int
         began = time.monotonic()
         for side, past in sides.items():
             await side.prepare(past)
+        await asyncio.to_thread(others.fill, long.bare)
         filled = time.monotonic() - began
         await asyncio.to_thread(settle, long.bare.database)
         for turn in range(rounds + 1):
@@ -161,6 +175,7 @@ class _Side:
             "pass of the checker": self._check,
             "pass of retention": self._expire,
             "start of a broker": self._start,
+            **Surroundings(self.bare).work,
         }
 
     async def prepare(self, past: Past) -> None:
@@ -270,19 +285,22 @@ class _Side:
         self._expired += EXPIRED
         now = self.bare.store.clock.now()
         kept = now - self._past.time_of(self._expired)
-        await asyncio.to_thread(self.bare.change, "UPDATE topic SET retention = ?", (kept,))
+        await asyncio.to_thread(self._set_retention, kept)
         turn = Turn(TASK)
         await turn.take(self.bare.store, 3600_000_000)
         sweeper = RetentionSweeper(self.bare.store, turn, keep_ops=kept, keep_events=kept, keep_leftovers=kept)
         start = time.perf_counter()
         await sweeper.run_once()
         taken = time.perf_counter() - start
-        await asyncio.to_thread(self.bare.change, "UPDATE topic SET retention = ?", (FOR_EVER,))
+        await asyncio.to_thread(self._set_retention, FOR_EVER)
         states = await self.bare.store.queue_states(self.bare.topic, None)
         self._deleted = sum(state.min_offset for state in states)
         if not self._expired <= self._deleted < 2 * self._expired:
             raise RuntimeError(f"{self._deleted} messages were deleted in place of {self._expired}")
         return taken
+
+    def _set_retention(self, kept: int) -> None:
+        self.bare.change("UPDATE topic SET retention = ? WHERE topic_id = ?", (kept, self.bare.topic.topic_id))
 
     async def _start(self) -> float:
         def start_and_stop() -> float:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -316,3 +317,17 @@ async def test_a_closed_admin_refuses_and_ends_what_is_iterated_over(operators: 
             assert other.get_topic("orders").queues == 8
 
     await asyncio.to_thread(work)
+
+
+async def test_an_iterator_that_is_left_may_be_collected_by_any_thread(operators: StubAdminBroker) -> None:
+    """Also by that of the client's own loop, in which nothing can wait for it; otherwise that would be a warning."""
+    with Admin(operators.endpoint) as admin:
+        left = [admin.find_messages("orders")]
+        await asyncio.to_thread(next, left[0])
+
+        async def collect() -> None:
+            left.clear()
+
+        await asyncio.to_thread(admin._runner.run, collect())
+        gc.collect()
+        await asyncio.to_thread(admin.get_topic, "orders")

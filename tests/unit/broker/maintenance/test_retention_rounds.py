@@ -13,10 +13,15 @@ from broker.maintenance import transaction_checker
 from broker.maintenance.lease_watcher import LeaseWatcher
 from broker.maintenance.retention import RetentionSweeper
 from broker.maintenance.transaction_checker import TransactionChecker
+from broker.ports.upkeep import ToTrim
 from broker.services.producing.check_sessions import CheckSessions
 from support.turns import own_turn
 
 FAILURES = [RowsLocked("held"), StorageRejected("refused"), RuntimeError("a damaged row")]
+
+
+def _topic(name: str) -> Any:
+    return SimpleNamespace(topic_id=name, name=name, queue_ids=(f"{name}0", f"{name}1"), retention_bytes=1)
 
 
 class FakeStore:
@@ -33,14 +38,26 @@ class FakeStore:
         return 0
 
     async def list_topics(self, after: str, limit: int) -> list[Any]:
-        names = [name for name in ("a", "b", "c") if name > after]
-        return [SimpleNamespace(name=name, queue_ids=(f"{name}0", f"{name}1"), retention_bytes=1) for name in names]
+        return [_topic(name) for name in ("a", "b", "c") if name > after]
+
+    async def to_trim(self, after: int, limit: int) -> ToTrim:
+        self._do("heads")
+        names = "abc"[after : after + 2]
+        topics = [_topic(name) for name in names]
+        queues = {each for topic in topics for each in topic.queue_ids}
+        return ToTrim(topics, queues, {topic.topic_id for topic in topics}, after + 2 if after + 2 < 3 else None)
 
     async def trim_queue(self, topic: Any, queue_id: object) -> int:
         return self._do(queue_id)
 
     async def trim_topic(self, topic: Any) -> int:
         return self._do(topic.name)
+
+    async def orphaned_dead_letters(self, after: int, limit: int) -> list[int]:
+        return [number for number in (11, 12) if number > after]
+
+    async def delete_orphaned(self, topic_id: int) -> None:
+        self._do(topic_id)
 
     async def deleted_topics(self, after: int, limit: int) -> list[int]:
         return [number for number in (1, 2, 3) if number > after]
@@ -73,12 +90,16 @@ class FakeStore:
         return self._do("members")
 
 
-EVERYTHING = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c", 1, 2, 3]
-EVERYTHING += ["ops", "dedup keys", "events", "leftovers", "refused", "audit", "brokers", "members"]
+TOPICS = ["a0", "a1", "a", "b0", "b1", "b", "c0", "c1", "c"]
+OTHERS = [11, 12, 1, 2, 3]
+OTHERS += ["ops", "dedup keys", "events", "leftovers", "refused", "audit", "brokers", "members"]
+
+
+EVERYTHING = ["heads", *TOPICS[:6], "heads", *TOPICS[6:], *OTHERS]
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("failing", [["a0"], ["a"], [1], ["ops"], ["leftovers"], EVERYTHING], ids=str)
+@pytest.mark.parametrize("failing", [["a0"], ["a"], [1], ["ops"], ["leftovers"], [*TOPICS, *OTHERS]], ids=str)
 async def test_what_fails_starves_nothing(
     failing: list[object], failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,11 +109,18 @@ async def test_what_fails_starves_nothing(
     assert len(caplog.records) == len(failing)
 
 
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
+async def test_where_it_cannot_be_told_what_has_expired_each_queue_is_looked_at(failure: Exception) -> None:
+    store = FakeStore({"heads": failure})
+    await RetentionSweeper(store, own_turn(), keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
+    assert store.done == ["heads", *TOPICS, *OTHERS]
+
+
 async def test_a_round_ends_when_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
     store = FakeStore({"a0": StorageUnavailable("away")})
     with pytest.raises(StorageUnavailable):
         await RetentionSweeper(store, own_turn(), keep_ops=1, keep_events=1, keep_leftovers=1).run_once()
-    assert store.done == ["a0"]
+    assert store.done == ["heads", "a0"]
     assert not caplog.records
 
 

@@ -37,58 +37,58 @@ def woken(event: asyncio.Event) -> bool:
 def test_a_release_here_wakes_once(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FIRST: 5})
     assert woken(event)
-    wakeups.grown_to({FIRST: 5, SECOND: 0})
+    wakeups.grown_to({FIRST: 5, SECOND: 0}, [ORDERS])
     assert not woken(event)
 
 
 def test_a_release_on_another_broker_wakes_once(wakeups: Wakeups, event: asyncio.Event) -> None:
-    wakeups.grown_to({FIRST: 5})
+    wakeups.grown_to({FIRST: 5}, [ORDERS])
     assert woken(event)
-    wakeups.grown_to({FIRST: 5})
+    wakeups.grown_to({FIRST: 5}, [ORDERS])
     assert not woken(event)
 
 
 def test_a_release_elsewhere_after_one_here_wakes(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FIRST: 5})
     event.clear()
-    wakeups.grown_to({FIRST: 6})
+    wakeups.grown_to({FIRST: 6}, [ORDERS])
     assert woken(event)
 
 
 def test_a_release_here_that_is_heard_of_late_hides_none_elsewhere(wakeups: Wakeups, event: asyncio.Event) -> None:
-    wakeups.grown_to({FIRST: 5})  # Committed here, the answer is still on its way.
+    wakeups.grown_to({FIRST: 5}, [ORDERS])  # Committed here, the answer is still on its way.
     event.clear()
     wakeups.released({FIRST: 5})
     event.clear()
-    wakeups.grown_to({FIRST: 10})
+    wakeups.grown_to({FIRST: 10}, [ORDERS])
     assert woken(event)
 
 
 def test_a_look_that_is_older_than_a_release_takes_nothing_back(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FIRST: 5})
-    wakeups.grown_to({FIRST: 3})
+    wakeups.grown_to({FIRST: 3}, [ORDERS])
     event.clear()
-    wakeups.grown_to({FIRST: 5})
+    wakeups.grown_to({FIRST: 5}, [ORDERS])
     assert not woken(event)
 
 
 def test_every_queue_counts_by_itself(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FIRST: 5})
     event.clear()
-    wakeups.grown_to({FIRST: 5, SECOND: 1})
+    wakeups.grown_to({FIRST: 5, SECOND: 1}, [ORDERS])
     assert woken(event)
 
 
 def test_other_topics_wake_nobody(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FOREIGN: 5})
-    wakeups.grown_to({FIRST: 0, FOREIGN: 9})
+    wakeups.grown_to({FIRST: 0, FOREIGN: 9}, [ORDERS])
     assert not woken(event)
 
 
 def test_who_waits_for_a_topic_that_was_deleted_is_woken(wakeups: Wakeups, event: asyncio.Event) -> None:
-    wakeups.grown_to({FIRST: 0, FOREIGN: 0})
+    wakeups.grown_to({FIRST: 0, FOREIGN: 0}, [ORDERS])
     assert not woken(event)
-    wakeups.grown_to({FOREIGN: 0})
+    wakeups.grown_to({FOREIGN: 0}, [ORDERS])
     assert woken(event)
 
 
@@ -105,7 +105,33 @@ def test_a_group_is_woken_by_a_change_a_free_lease_and_its_end(wakeups: Wakeups)
 
 def test_deleted_queues_are_forgotten(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FIRST: 5})
-    wakeups.grown_to({})
+    wakeups.grown_to({}, [ORDERS])
     event.clear()
-    wakeups.grown_to({FIRST: 1})
+    wakeups.grown_to({FIRST: 1}, [ORDERS])
     assert woken(event)
+
+
+def test_the_ends_of_topics_that_nobody_waits_for_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.services.wakeups.MOST_ANNOUNCED", 10)
+    wakeups = Wakeups()
+    with wakeups.listen([ORDERS]) as event:
+        wakeups.released({FIRST: 5})
+        for topic_id in range(100, 1000):
+            wakeups.released({(topic_id, topic_id): 5})
+        assert len(wakeups._announced) <= 12
+        event.clear()
+        wakeups.grown_to({FIRST: 5}, [ORDERS])
+        assert not woken(event)
+
+
+def test_a_topic_that_was_not_looked_at_before_tells_of_no_growth(wakeups: Wakeups, event: asyncio.Event) -> None:
+    """Its waiters look once; but nobody else is known to release messages just now."""
+    assert not wakeups.grown_to({FIRST: 5}, [ORDERS])
+    assert woken(event)
+    assert wakeups.grown_to({FIRST: 6}, [ORDERS])
+    assert woken(event)
+
+
+def test_who_began_to_wait_meanwhile_is_not_woken(wakeups: Wakeups, event: asyncio.Event) -> None:
+    wakeups.grown_to({}, [OTHERS])
+    assert not woken(event)

@@ -113,7 +113,7 @@ async def test_a_commit_wakes_who_waits_and_tells_the_scheduler() -> None:
         await world.service.decide([verdict(1)])
         assert event.is_set()
     assert world.due == [77]
-    assert not world.wakeups.grown_to({(1, 10): 4}), "what it released itself wakes nobody again"
+    assert not world.wakeups.grown_to({(1, 10): 4}, [1]), "what it released itself wakes nobody again"
 
 
 async def test_half_messages_wake_nobody() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.topic import Topic
-from broker.storage.catalog.directory import REMEMBERED_FOR, Directory
+from broker.storage.catalog.directory import LEAST_DROPPED, REMEMBERED_FOR, Directory
 from broker.storage.engine.dialects.sqlite import SQLite
 
 if TYPE_CHECKING:
@@ -113,3 +113,31 @@ def test_forgetting_one_that_is_not_cached_yet_counts(
     tables.meanwhile = lambda: drop(directory)
     assert directory.by_name(tables, "orders") is not None
     assert directory.peek("orders") is None
+
+
+class ManyTopics(Tables):
+    """Topics that are there when they are asked for, with a queue each."""
+
+    def fetch_in(self, sql: str, keys: Sequence[Any], ending: str = "") -> list[tuple[Any, ...]]:
+        if "FROM queue" in sql:
+            return [(topic_id, topic_id * 10, 0, None, None) for topic_id in keys]
+        return [(topic_id, f"topic-{topic_id}", 100, 1, 0, 0, 2, 1) for topic_id in keys]
+
+
+def test_topics_that_other_brokers_deleted_are_not_remembered_for_ever(directory: Directory, clock: Clock) -> None:
+    tables: Any = ManyTopics()
+    for topic_id in range(1, 10 * LEAST_DROPPED):
+        directory.by_ids(tables, [topic_id])
+        clock.now += 0.01
+    for cache in (directory._by_id, directory._by_name, directory._by_queue):
+        assert len(cache) <= LEAST_DROPPED + 1
+    assert directory.peek_id(topic_id) is not None
+    assert directory.peek_queue(topic_id * 10) is not None
+
+
+def test_topics_in_use_stay_however_many_there_are(directory: Directory) -> None:
+    tables: Any = ManyTopics()
+    ids = range(1, 10 * LEAST_DROPPED)
+    for topic_id in ids:
+        directory.by_ids(tables, [topic_id])
+    assert all(directory.peek_id(topic_id) for topic_id in ids)
