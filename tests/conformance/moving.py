@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from broker.domain.cell import HOME, HOME_NUMBER, Name, Placed
 from broker.domain.group import GroupSettings
@@ -16,9 +17,9 @@ from broker.storage.migrations import migrate
 from broker.storage.moving.databases import Databases
 from broker.storage.moving.mover import Mover
 from broker.storage.moving.planning import plan
-from broker.storage.tables.naming import TableNames
+from broker.storage.tables.naming import VERSIONS, TableNames
 from conformance.world import HOUR, PREFIXES, World, wiped
-from support.databases import create_database, server_url
+from support.databases import connect, create_database, server_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,23 +55,40 @@ class Installations:
 
     def empty(self, kind: Kind) -> Installation:
         prefix = PREFIXES.get(kind, "")
-        if kind not in self._urls:
+        new = kind not in self._urls
+        if new:
             self._urls[kind] = [create_database(server_url(kind)) for _ in NAMES]
-            for url in self._urls[kind]:
-                with closing(Database(url, table_prefix=prefix)) as database:
-                    migrate(database)
+            first, *others = self._urls[kind]
+            with closing(Database(first, table_prefix=prefix)) as database:
+                migrate(database)
+            for url in others:
+                copy_tables(first, url)
+        names = TableNames(prefix)
         for url in self._urls[kind]:
-            wiped(url, TableNames(prefix).all())
+            # Which cell it is stays.
+            wiped(url, [name for name in names.all() if name != names.table("cell")])
         worlds = [CellWorld(kind, url, prefix, cell=number) for number, url in enumerate(self._urls[kind])]
         for world in worlds[1:]:
             world.clock = worlds[0].clock
         made = Installation(worlds)
-        made.number()
+        if new:
+            made.number()
         return made
 
     @property
     def urls(self) -> list[str]:
         return [url for urls in self._urls.values() for url in urls]
+
+
+def copy_tables(source: str, target: str) -> None:
+    """Makes the tables of a database in another one on the same server, empty but for their version."""
+    database = urlsplit(source).path.strip("/")
+    with connect(target, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SHOW FULL TABLES FROM {database} WHERE Table_type = 'BASE TABLE'")
+        for table, _ in cursor.fetchall():
+            cursor.execute(f"CREATE TABLE {table} LIKE {database}.{table}")
+            if table.endswith(VERSIONS):
+                cursor.execute(f"INSERT INTO {table} SELECT * FROM {database}.{table}")
 
 
 @dataclass

@@ -355,3 +355,23 @@ async def test_a_cell_takes_back_what_it_was_told_of_and_not_what_left_since(cel
     assert (placed, last > first) == ({}, True)
     await cells.store(B).let_in([topic()], last)
     assert [row[0] for row in cells.rows(B, "SELECT name FROM moved_name")] == ["billing"]
+
+
+async def test_a_copy_that_differs_is_not_taken_for_the_topic(cells: Installation) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    ok(await store.send([sending(orders, name) for name in "abc"]))
+    mover, move = cells.begin(B, topic(), group())
+    databases = cells.databases()
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    Copies(databases, move, lambda _: None).ahead()
+    damaging = cells.worlds[B].session()
+    damaging.begin()
+    damaging.run("DELETE FROM message WHERE log_offset = 1")
+    damaging.commit()
+    with pytest.raises(Refused) as refused:
+        mover.carry_on(move)
+    assert refused.value.reason == "COPY_DIFFERS"
+    assert mover.open_move() is None
+    assert await found_in(cells) == [0]
+    assert cells.count(B, "message") == 0
+    ok(await store.send([sending(orders, "d")]))

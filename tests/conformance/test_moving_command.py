@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 import re
 from typing import TYPE_CHECKING
+
+import pytest
 
 from conformance.moving import B, Installation, found_in, made_in, the_topic
 from conformance.world import log_of, ok, sending
 from halfmq_cli.serving import REFUSED
 from support.command import killed_when_it_tells, run
+from support.databases import KINDS
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
+
+# What depends on the server is in the other tests of moves.
+pytestmark = pytest.mark.parametrize("server", KINDS if os.environ.get("HALFMQ_MOVE_ALL") else KINDS[1:])
 
 MANY = 3000
 ORDERS = ("cells", "move", "--to", "b", "--topic", "orders")
@@ -54,8 +62,12 @@ async def test_a_topic_is_moved_with_what_reads_it(cells: Installation) -> None:
         "home (cell 0): 0 topics, 0 groups, 0 sinks; and all that is placed nowhere else",
         "b (cell 1): 1 topics, 1 groups, 0 sinks",
     ]
+<<<<<<< HEAD
     assert re.match(r"move \d+ from home to b, by os:", listed[3])
     assert ", moved: topic 'orders', group 'billing'" in listed[3]
+=======
+    assert re.fullmatch(r"move \d+ from home to b, by os:\w+, moved: topic 'orders', group 'billing'", listed[3])
+>>>>>>> 3aebcafff21075f59c85bdabdbe353a29c7a624e
 
 
 async def test_a_command_that_is_killed_is_gone_on_with(cells: Installation) -> None:
@@ -93,9 +105,7 @@ def test_what_is_missing_is_told(cells: Installation) -> None:
     for arguments, told in (
         (("cells", "move", "--to", "b"), "to: Name a cell with --to"),
         (("cells", "move", "--to", "d", "--topic", "x"), "to: There is no cell 'd'; there are home, b, c."),
-        (("cells", "move", "--to", "b", "--topic", "x"), "There is no topic 'x' in the cell where it is placed"),
         (("cells", "--to", "b"), "--resume and --give-up are for one that has not ended"),
-        (("cells", "move", "--give-up"), "All moves have ended."),
     ):
         done = halfmq(cells, *arguments)
         assert (done.returncode, told in done.stderr) == (REFUSED, True), done.stderr

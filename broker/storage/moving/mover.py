@@ -78,7 +78,7 @@ class Mover:
         """Does what is left of a move. One that was given up is taken back.
 
         Raises:
-            MoveRefused: it cannot go on. If it was sealed, it is taken back; otherwise it stays open.
+            MoveRefused: it cannot go on. If it was sealed, or the copy differs, it is taken back; otherwise it is open.
             StorageUnavailable: a database does not answer; it stays as it is, and can go on later.
         """
         state = self._databases.write(
@@ -102,10 +102,11 @@ class Mover:
         except MoveRefused as refusal:
             if refusal.why is Why.MOVE_DECIDED:
                 return MoveState.COME
-            if refusal.why is not Why.MOVE_GIVEN_UP and self._state_in_source(move) is MoveState.SEALED:
-                self.give_up(move)
             if refusal.why is Why.MOVE_GIVEN_UP:
                 return MoveState.GIVEN_UP
+            # Nothing stands still for something that an operator has to look at first.
+            if refusal.why is Why.COPY_DIFFERS or self._state_in_source(move) is MoveState.SEALED:
+                self.give_up(move)
             raise
         return MoveState.COME
 
