@@ -90,7 +90,6 @@ class CellOpener(Loop):
             Placing(home.store),
             [first, *[Cell(cell.number, cell.name) for cell in cells]],
             home.store.clock.now,
-            creates_topics=config.auto_create,
             creates_groups=config.creates_groups,
             max_calls=config.max_calls,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cells import placing
 from broker.cells.items import sought
-from broker.domain.cell import given_by
+from broker.domain.cell import given_by, name_of_topic
 from broker.domain.lease import Receipt
 from broker.domain.limits import MAX_RECEIPTS, MAX_TOPICS_OF_CLIENT, check_count
 from broker.errors import BrokerError, InvalidArgument
@@ -113,7 +113,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         self, request: consumer_pb2.ReadQueueRequest, context: _Context
     ) -> AsyncIterator[consumer_pb2.ReadQueueResponse]:
         """Reads a queue in the cell of its topic."""
-        names = [placing.topic(request.topic)]
+        names = [name_of_topic(request.topic)]
         cell = await self._router.cell_of(names)
         answers = self._router.stream(cell, names, lambda each: each.consumers.ReadQueue, request, context)
         try:
@@ -126,7 +126,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         self, request: consumer_pb2.MeasureQueueRequest, context: _Context
     ) -> consumer_pb2.MeasureQueueResponse:
         """Measures a queue in the cell of its topic."""
-        names = [placing.topic(request.topic)]
+        names = [name_of_topic(request.topic)]
         cell = await self._router.cell_of(names)
         answer = await self._router.call(cell, names, lambda each: each.consumers.MeasureQueue, request, context)
         return answer  # type: ignore[no-any-return]
@@ -144,7 +144,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         return await self._by_offset(request, lambda each: each.consumers.CommitOffsets, context)  # type: ignore[no-any-return]
 
     async def _by_offset(self, request: Any, method: Any, context: _Context) -> Any:
-        topic = placing.topic(request.topic)
+        topic = name_of_topic(request.topic)
         if not request.consumer_group:
             return await self._router.call(await self._router.cell_of([topic]), [topic], method, request, context)
         own = placing.group(request.consumer_group)
@@ -155,7 +155,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
 def _reading(request: consumer_pb2.Subscribe | consumer_pb2.PullRequest) -> tuple[Name, set[Name]]:
     """The group and the topics of a request."""
     check_count(len(request.topics), MAX_TOPICS_OF_CLIENT, "topics")
-    return placing.group(request.consumer_group), {placing.topic(name) for name in request.topics}
+    return placing.group(request.consumer_group), {name_of_topic(name) for name in request.topics}
 
 
 async def _with_first(

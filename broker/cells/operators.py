@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import placing
-from broker.domain.cell import HOME, HOME_NUMBER, LEAST_LOADED, Placed
+from broker.domain.cell import HOME, HOME_NUMBER, LEAST_LOADED, Placed, name_of_topic
 from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
 from halfmq.v1 import admin_pb2, admin_pb2_grpc, query_pb2, query_pb2_grpc
@@ -55,8 +55,8 @@ def _stream_of_group(method: str) -> Any:
 class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     """AdminService over cells."""
 
-    DescribeTopic = _of("DescribeTopic", placing.topic, "topic")
-    UpdateTopic = _of("UpdateTopic", placing.topic, "topic")
+    DescribeTopic = _of("DescribeTopic", name_of_topic, "topic")
+    UpdateTopic = _of("UpdateTopic", name_of_topic, "topic")
     DescribeGroup = _of("DescribeGroup", placing.group, "group")
     UpdateGroup = _of("UpdateGroup", placing.group, "group")
     PauseGroup = _of("PauseGroup", placing.group, "group")
@@ -81,7 +81,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CreateTopicRequest, context: _Context
     ) -> admin_pb2.CreateTopicResponse:
         """Creates a topic in the cell that the request names; home otherwise."""
-        name = placing.topic(request.topic.name)
+        name = name_of_topic(request.topic.name)
         if request.cell and name.kind is not Placed.TOPIC:
             raise InvalidArgument("A topic of dead letters is where its group is.", field="cell")
         return await self._create(request, name, lambda each: each.operators.CreateTopic, context)  # type: ignore[no-any-return]
@@ -131,7 +131,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.DeleteTopicRequest, context: _Context
     ) -> admin_pb2.DeleteTopicResponse:
         """Deletes a topic, and its place in the list."""
-        name = placing.topic(request.topic)
+        name = name_of_topic(request.topic)
         return await self._delete(request, name, lambda each: each.operators.DeleteTopic, context)  # type: ignore[no-any-return]
 
     async def DeleteGroup(
@@ -158,14 +158,14 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
 
     async def SeekGroup(self, request: admin_pb2.SeekGroupRequest, context: _Context) -> admin_pb2.SeekGroupResponse:
         """Moves a group to another position, in its cell."""
-        names = [placing.group(request.group), *([placing.topic(request.topic)] if request.topic else [])]
+        names = [placing.group(request.group), *([name_of_topic(request.topic)] if request.topic else [])]
         cell = await self._router.cell_of(names)
         answer = await self._router.call(cell, names, lambda each: each.operators.SeekGroup, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def SetFilter(self, request: admin_pb2.SetFilterRequest, context: _Context) -> admin_pb2.SetFilterResponse:
         """Sets a group's filter of a topic, in their cell."""
-        names = [placing.group(request.group), placing.topic(request.filter.topic)]
+        names = [placing.group(request.group), name_of_topic(request.filter.topic)]
         cell = await self._router.cell_of(names)
         answer = await self._router.call(cell, names, lambda each: each.operators.SetFilter, request, context)
         return answer  # type: ignore[no-any-return]
@@ -184,7 +184,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         """Lists the lag of groups, those of one cell after those of the other."""
         method = lambda each: each.operators.ListGroupLag  # noqa: E731
         if request.topic:
-            names = [placing.topic(request.topic)]
+            names = [name_of_topic(request.topic)]
             cell = await self._router.cell_of(names)
             return await self._router.call(cell, names, method, request, context)  # type: ignore[no-any-return]
         return await self._page(request, method, context)  # type: ignore[no-any-return]
@@ -195,7 +195,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         """Lists transactions, those of one cell after those of the other."""
         method = lambda each: each.operators.ListTransactions  # noqa: E731
         if request.topic:
-            names = [placing.topic(request.topic)]
+            names = [name_of_topic(request.topic)]
             cell = await self._router.cell_of(names)
             return await self._router.call(cell, names, method, request, context)  # type: ignore[no-any-return]
         return await self._page(request, method, context)  # type: ignore[no-any-return]
@@ -232,7 +232,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     ) -> AsyncIterator[admin_pb2.ResolveTransactionsResponse]:
         """Resolves transactions, in one cell after the other."""
         cells: Sequence[Cell] = self._router.cells
-        names = [placing.topic(request.topic)] if request.topic else []
+        names = [name_of_topic(request.topic)] if request.topic else []
         if names:
             cells = [await self._router.cell_of(names)]
         matched = resolved = left = 0
@@ -284,7 +284,7 @@ class QueryRouter(query_pb2_grpc.QueryServiceServicer):
         self, request: query_pb2.FindMessagesRequest, context: _Context
     ) -> query_pb2.FindMessagesResponse:
         """Finds messages of a topic, in its cell."""
-        names = [placing.topic(request.topic)]
+        names = [name_of_topic(request.topic)]
         cell = await self._router.cell_of(names)
         answer = await self._router.call(cell, names, lambda each: each.queries.FindMessages, request, context)
         return answer  # type: ignore[no-any-return]

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement
-from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.errors import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -23,13 +22,6 @@ MOST_REMEMBERED = 50_000
 LONGEST_NAME = 376
 """Characters."""
 AT_HOME = Placement(HOME_NUMBER)
-
-
-def topic(name: str) -> Name:
-    """A topic; that of a group's dead letters is where the group is."""
-    if name.startswith(DEAD_LETTER_PREFIX):
-        return Name(Placed.GROUP, name.removeprefix(DEAD_LETTER_PREFIX))
-    return Name(Placed.TOPIC, name)
 
 
 def group(name: str) -> Name:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.cells import placing
 from broker.cells.items import NOT_FOUND, UNAVAILABLE, scattered, sought
 from broker.domain.access import Action, Kind
-from broker.domain.cell import apart
+from broker.domain.cell import apart, name_of_topic
 from broker.domain.limits import MAX_SINK_NAME, Limits, check_count, check_name
 from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
 from broker.services.rights import CALLER
@@ -41,7 +41,7 @@ def _topics(messages: Iterable[Any]) -> set[Name]:
             raise InvalidArgument(f"More than {MOST_ITEMS} topics in one request.", field="topic")
     may = CALLER.get().judge(Action.PUB, Kind.TOPIC)
     # Where others are is nothing for them.
-    return {placing.topic(text) for text in texts if may is None or may(text)}
+    return {name_of_topic(text) for text in texts if may is None or may(text)}
 
 
 def _send_refused(_: Any, error: BrokerError) -> producer_pb2.SendResult:
@@ -110,7 +110,7 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
         check_count(len(request.messages), MOST_ITEMS, "messages")
         names = _topics(request.messages)
         placements = await self._router.placing.find(names)
-        each_of = [names & {placing.topic(message.topic)} for message in request.messages]
+        each_of = [names & {name_of_topic(message.topic)} for message in request.messages]
         if request.in_order or len({each.cell for each in placements.values()}) <= 1:
             cell = await self._router.cell_of(names)
             answer = await self._router.call(cell, names, lambda each: each.producers.Send, request, context)
@@ -169,7 +169,7 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         check_count(len(request.transactions), MOST_ITEMS, "transactions")
         router = self._router
         names = _topics(message for item in request.transactions for message in item.messages)
-        each_of = [names & {placing.topic(message.topic) for message in item.messages} for item in request.transactions]
+        each_of = [names & {name_of_topic(message.topic) for message in item.messages} for item in request.transactions]
         await router.placing.find(names)
         cells = await _cells_of(router, each_of)
         first: dict[str, Cell] = {}

@@ -53,11 +53,10 @@ class Router:
         cells: Sequence[Cell],
         now: Callable[[], int],
         *,
-        creates_topics: bool,
         creates_groups: bool,
         max_calls: int,
     ) -> None:
-        """Takes the placements, the cells (home is the first one), the clock, and what is created when it is named.
+        """Takes the placements, the cells (home is the first one), the clock, and whether groups are made when named.
 
         A cell gets at most half of `max_calls` at a time: one that does not answer keeps no place from the others.
         """
@@ -65,7 +64,7 @@ class Router:
         self.cells = list(cells)
         self._by_number = {cell.number: cell for cell in cells}
         self._now = now
-        self._creates = {Placed.TOPIC: creates_topics, Placed.GROUP: creates_groups, Placed.SINK: True}
+        self._creates_groups = creates_groups
         self._most = max(1, max_calls // 2)
 
     def for_operators(self) -> Router:
@@ -185,7 +184,7 @@ class Router:
     def _may_create(self, name: Name) -> bool:
         if name.kind is Placed.SINK:
             return True
-        return self._creates[name.kind] and CALLER.get().may(Action.CREATE, Kind.GROUP, name.text)
+        return self._creates_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name.text)
 
     async def least_loaded(self) -> Cell:
         """The cell with the fewest bytes, of those that can be reached."""

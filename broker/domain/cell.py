@@ -10,6 +10,7 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.domain.limits import MAX_GROUP_NAME, MAX_SINK_NAME, MAX_TOPIC_NAME, NAME
 from broker.errors import ConfigurationError, InvalidArgument, Refused
 
@@ -53,6 +54,13 @@ class Name(NamedTuple):
     def allowed(self) -> bool:
         """Whether anything can have this name."""
         return len(self.text) <= _LONGEST[self.kind] and NAME.fullmatch(self.text) is not None
+
+
+def name_of_topic(name: str) -> Name:
+    """What is placed for a topic: dead letters are where their group is."""
+    if name.startswith(DEAD_LETTER_PREFIX):
+        return Name(Placed.GROUP, name.removeprefix(DEAD_LETTER_PREFIX))
+    return Name(Placed.TOPIC, name)
 
 
 class Placement(NamedTuple):

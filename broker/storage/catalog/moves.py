@@ -9,12 +9,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.domain.cell import Name, Placed
-from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.errors import Moved
 from broker.storage.catalog.placement import left_here
 
 if TYPE_CHECKING:
+    from broker.domain.cell import Name
     from broker.storage.engine.session import Session
 
 
@@ -62,13 +61,6 @@ def left_since(session: Session, since: int) -> bool:
     states = f"{int(MoveState.SEALED)}, {int(MoveState.GONE)}"
     query = f"SELECT 1 FROM move_state WHERE state IN ({states}) AND since >= ? LIMIT 1"
     return bool(session.fetch(query, (since,)))
-
-
-def name_of_topic(name: str) -> Name:
-    """What is placed for a topic: dead letters are where their group is."""
-    if name.startswith(DEAD_LETTER_PREFIX):
-        return Name(Placed.GROUP, name.removeprefix(DEAD_LETTER_PREFIX))
-    return Name(Placed.TOPIC, name)
 
 
 def refuse_what_left(session: Session, name: Name) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement
+from broker.domain.cell import Name, Placed, Placement
 from broker.errors import AlreadyExists
 
 if TYPE_CHECKING:
@@ -66,24 +66,6 @@ def withdraw(session: Session, name: Name) -> None:
     key = (int(name.kind), name.text)
     if session.run("DELETE FROM placement WHERE kind = ? AND name = ? AND move_id IS NULL", key):
         session.run("DELETE FROM moved_name WHERE kind = ? AND name = ?", key)
-
-
-def placed_in(session: Session, cell: int, kind: Placed, after: str, limit: int) -> list[str]:
-    """Names of one kind that are placed in a cell, in their order, after `after`."""
-    rows = session.fetch(
-        "SELECT name FROM placement WHERE cell_no = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?",
-        (cell, int(kind), after, limit),
-    )
-    return [row[0] for row in rows]
-
-
-def numbers_placed(session: Session) -> dict[int, int]:
-    """How many topics are placed in each cell, home left out."""
-    rows = session.fetch(
-        "SELECT cell_no, COUNT(*) FROM placement WHERE kind = ? AND cell_no <> ? GROUP BY cell_no",
-        (int(Placed.TOPIC), HOME_NUMBER),
-    )
-    return {int(cell): int(count) for cell, count in rows}
 
 
 def moved_lately(session: Session, since: int) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.domain.cell import name_of_topic
 from broker.domain.limits import MAX_PRODUCER_GROUPS
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.ports.epochs import SINK_GROUP
 from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
-from broker.storage.catalog.moves import name_of_topic, refuse_what_left
+from broker.storage.catalog.moves import refuse_what_left
 from broker.storage.catalog.quotas import check_room
 from broker.storage.engine.statements import Statement, marks
 

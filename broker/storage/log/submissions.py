@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.cell import name_of_topic
 from broker.domain.keys import dedup_hash
 from broker.domain.message import Message
 from broker.domain.place import InLog, Scheduled
@@ -17,7 +18,6 @@ from broker.errors import AlreadyExists, BrokerError, InvalidArgument, Moved, No
 from broker.ports.log import Duplicate
 from broker.ports.submissions import PassedOver, ReleasedSubmissions, Submission
 from broker.storage.catalog.free_queues import FreeQueues
-from broker.storage.catalog.moves import name_of_topic
 from broker.storage.catalog.placement import left_here
 from broker.storage.engine.statements import Statement, marks
 from broker.storage.log import log

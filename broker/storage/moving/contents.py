@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.domain.cell import Name, Placed
+from broker.domain.cell import Name, Placed, name_of_topic
 from broker.domain.dead_letter import dead_letter_topic
-from broker.storage.catalog.moves import name_of_topic
 from broker.storage.engine.statements import marks
 from broker.storage.moving.refusals import MoveRefused, Why
 
