@@ -68,9 +68,9 @@ class LogPosition:
     """A position in the log, or the delivery time of a scheduled message.
 
     Attributes:
-        topic: Topic of the queue.
-        queue: Number of the queue within its topic, from 0; None while the message is scheduled, and after it was
-            recalled.
+        topic: Topic of the queue; empty if that was deleted since.
+        queue: Number of the queue within its topic, from 0; None while the message is scheduled, after it was
+            recalled, and where it is not known any more, as after its topic was deleted.
         offset: Offset within the queue, from 0, without gaps; None where queue is.
         message_id: Identity of the message.
         scheduled_at: When it will be delivered, while it is scheduled (UTC); None otherwise.
@@ -90,7 +90,8 @@ class LogPosition:
     @classmethod
     def of(cls, position: pb.LogPosition, *, duplicate: bool = False) -> LogPosition:
         """Reads the wire form."""
-        if not (position.HasField("scheduled_at") or position.HasField("recalled_at")):
+        in_log = not (position.HasField("scheduled_at") or position.HasField("recalled_at"))
+        if in_log and position.offset >= 0:
             return cls(position.topic, position.queue, position.offset, position.message_id, duplicate=duplicate)
         return cls(
             position.topic,

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from broker.cells import left_behind
 from broker.errors import BrokerError, Moved, StorageUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from broker.cells.routing import Cell, Router
+    from halfmq.v1 import message_pb2
 
     Call = Callable[[Any, Any], Awaitable[Any]]
     Refuse = Callable[[Any, BrokerError], Any]
@@ -66,8 +68,11 @@ async def sought(
     refuse: Refuse,
     hints: Mapping[int, Cell],
     is_elsewhere: Callable[[Any], bool],
+    places: Callable[[Any], Sequence[message_pb2.LogPosition]] = lambda _: (),
 ) -> list[Any]:
     """The results of a request whose items no list has: each is looked for in one cell after the other.
+
+    What a cell did and does not know the place of is asked further: the next cells only add places.
 
     Args:
         router: the cells.
@@ -77,11 +82,13 @@ async def sought(
         refuse: makes the result of an item from an error.
         hints: where to begin, by the item's index; home otherwise.
         is_elsewhere: whether an item's error says that a cell does not have it.
+        places: of the messages of a result.
     """
     items = getattr(request, field)
     left = {index: router.in_turn(hints.get(index)) for index in range(len(items))}
     results: list[Any] = [None] * len(items)
     unavailable: dict[int, Any] = {}
+    placeless: set[int] = set()
     for turn in range(len(router.cells)):
         indexes = sorted(left)
         if not indexes:
@@ -93,14 +100,21 @@ async def sought(
             # Other cells may have them.
             found = [refuse(items[index], error) for index in indexes]
         for index, result in zip(indexes, found, strict=True):
-            if result.error.code == UNAVAILABLE:
+            if index in placeless:
+                left_behind.fill_places(places(results[index]), places(result))
+                if not left_behind.lacks_places(places(results[index])):
+                    del left[index]
+            elif result.error.code == UNAVAILABLE:
                 unavailable.setdefault(index, result)
             elif is_elsewhere(result.error):
                 results[index] = results[index] or result
             else:
                 results[index] = result
                 unavailable.pop(index, None)
-                del left[index]
+                if left_behind.lacks_places(places(result)):
+                    placeless.add(index)
+                else:
+                    del left[index]
     missing = [index for index in left if index not in unavailable and results[index].error.code == NOT_FOUND]
     if missing and (why := await _uncertain(router)) is not None:
         unavailable |= {index: refuse(items[index], why) for index in missing}

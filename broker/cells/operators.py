@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.cells import placing
+from broker.cells import left_behind, placing
 from broker.domain.cell import HOME, HOME_NUMBER, LEAST_LOADED, Placed, name_of_topic
 from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
@@ -272,13 +272,21 @@ class QueryRouter(query_pb2_grpc.QueryServiceServicer):
 
     async def GetMessage(self, request: query_pb2.GetMessageRequest, context: _Context) -> query_pb2.GetMessageResponse:
         """Finds a message, wherever it is."""
-        return await self._router.first_found(lambda each: each.queries.GetMessage, request, context)  # type: ignore[no-any-return]
+        found = await self._router.first_found(
+            lambda each: each.queries.GetMessage,
+            request,
+            context,
+            is_whole=left_behind.is_found,
+            joined=lambda found, other: other if left_behind.is_found(other) else found,
+        )
+        return found  # type: ignore[no-any-return]
 
     async def GetTimeline(
         self, request: query_pb2.GetTimelineRequest, context: _Context
     ) -> query_pb2.GetTimelineResponse:
-        """Returns the events of a message, wherever it is."""
-        return await self._router.first_found(lambda each: each.queries.GetTimeline, request, context)  # type: ignore[no-any-return]
+        """Returns the events of a message, of all cells that it was in."""
+        answers = await self._router.all_found(lambda each: each.queries.GetTimeline, request, context)
+        return left_behind.merged(answers)
 
     async def FindMessages(
         self, request: query_pb2.FindMessagesRequest, context: _Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.cells import placing
+from broker.cells import left_behind, placing
 from broker.cells.items import NOT_FOUND, UNAVAILABLE, scattered, sought
 from broker.domain.access import Action, Kind
 from broker.domain.cell import apart, name_of_topic
@@ -62,6 +62,13 @@ def _verdict_refused(transaction_id: str, error: BrokerError) -> transaction_pb2
 
 def _is_elsewhere(error: Any) -> bool:
     return bool(error.code == NOT_FOUND)
+
+
+def _with_places(
+    found: transaction_pb2.GetTransactionResponse, other: transaction_pb2.GetTransactionResponse
+) -> transaction_pb2.GetTransactionResponse:
+    left_behind.fill_places(found.transaction.op.released, other.transaction.op.released)
+    return found
 
 
 async def _cells_of(router: Router, wanted: Sequence[set[Name]]) -> list[Cell | BrokerError]:
@@ -199,7 +206,16 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
     async def _decided(self, request: Any, call: Any) -> list[Any]:
         check_count(len(request.transaction_ids), MOST_ITEMS, "transaction_ids")
         hints = {index: self._cells[own] for index, own in enumerate(request.transaction_ids) if own in self._cells}
-        results = await sought(self._router, request, "transaction_ids", call, _verdict_refused, hints, _is_elsewhere)
+        results = await sought(
+            self._router,
+            request,
+            "transaction_ids",
+            call,
+            _verdict_refused,
+            hints,
+            _is_elsewhere,
+            lambda result: result.released,
+        )
         for own, result in zip(request.transaction_ids, results, strict=True):
             # It is sent again while its cell is away.
             if result.error.code != UNAVAILABLE:
@@ -227,6 +243,8 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
             request,
             context,
             first=self._cells.get(request.transaction_id),
+            is_whole=lambda answer: not left_behind.lacks_places(answer.transaction.op.released),
+            joined=_with_places,
         )
         return found  # type: ignore[no-any-return]
 

@@ -263,29 +263,73 @@ class Router:
         raise found
 
     async def first_found(
-        self, method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any, first: Cell | None = None
+        self,
+        method: Callable[[Any], Callable[..., Awaitable[Any]]],
+        *arguments: Any,
+        first: Cell | None = None,
+        is_whole: Callable[[Any], bool] = lambda _: True,
+        joined: Callable[[Any, Any], Any] = lambda found, _: found,
     ) -> Any:
         """The answer of the first cell that does not answer NotFound: for what no list has, such as a transaction.
+
+        Args:
+            method: of the servicers.
+            arguments: for it.
+            first: where to begin; home otherwise.
+            is_whole: whether an answer has all that there is to know; otherwise other cells are asked, too.
+            joined: makes one of two answers.
 
         Raises:
             NotFound: of all cells.
             StorageUnavailable: one that could not be asked may have it.
         """
-        missing: NotFound | None = None
-        away: StorageUnavailable | None = None
-        for cell in self.in_turn(first):
+        found: Any = None
+        refusals: list[BrokerError] = []
+        async for answer in self._answers(self.in_turn(first), method, *arguments):
+            if isinstance(answer, BrokerError):
+                refusals.append(answer)
+                continue
+            found = answer if found is None else joined(found, answer)
+            if is_whole(found):
+                return found
+        why = await self._why_not(refusals)
+        if why is not None and (found is None or isinstance(why, StorageUnavailable)):
+            raise why
+        return found
+
+    async def all_found(self, method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any) -> list[Any]:
+        """The answers of all cells that know something, of those that can be reached.
+
+        Raises:
+            NotFound: of all cells.
+            StorageUnavailable: no cell knows it, and one that could not be asked may.
+        """
+        answers = [answer async for answer in self._answers(self.cells, method, *arguments)]
+        refusals = [answer for answer in answers if isinstance(answer, BrokerError)]
+        if len(refusals) == len(answers) and (why := await self._why_not(refusals)) is not None:
+            raise why
+        return [answer for answer in answers if not isinstance(answer, BrokerError)]
+
+    async def _answers(
+        self, cells: Iterable[Cell], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
+    ) -> AsyncGenerator[Any, None]:
+        """The answer of each cell, or that it does not have it, or cannot be asked."""
+        for cell in cells:
             try:
                 with self.calling(cell) as servicers:
-                    return await method(servicers)(*arguments)
-            except NotFound as error:
-                missing = missing or error
-            except StorageUnavailable as error:
-                away = away or error
-        if away is not None:
-            raise away
-        if missing is not None and await self.moved_lately():
-            raise Moved("transaction, or what it is for,")
-        raise missing or StorageUnavailable("No cell can be reached.")
+                    answer = await method(servicers)(*arguments)
+            except (NotFound, StorageUnavailable) as error:
+                answer = error.as_outcome()
+            yield answer
+
+    async def _why_not(self, refusals: Sequence[BrokerError]) -> BrokerError | None:
+        """What it means that some cells do not have something, and the others not all of it."""
+        for refusal in refusals:
+            if isinstance(refusal, StorageUnavailable):
+                return refusal
+        if await self.moved_lately():
+            return Moved("transaction, or what it is for,")
+        return next(iter(refusals), None)
 
     def in_turn(self, first: Cell | None = None) -> list[Cell]:
         """All cells, one of them first."""

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from broker.domain.place import Place, Queue
-    from broker.domain.topic import Topic
     from broker.ports.topics import QueueNames
+
+UNKNOWN_OFFSET = -1
+"""Offset of a message of which no place is known: its topic was deleted, or is in another cell by now."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,10 @@ class Positions:
         return [await self.of(place, message_id(transaction_id, index), released) for index, place in enumerate(places)]
 
     async def of(self, place: Place, own_id: str, released: Released | None = None) -> LogPosition:
-        """Position of the message with this id; `released` collects it as new."""
+        """Position of the message with this id; `released` collects it as new.
+
+        Without a topic, and at UNKNOWN_OFFSET, if its topic was deleted.
+        """
         if isinstance(place, Scheduled):
             if released is not None:
                 released.schedule(place.due)
@@ -61,13 +66,13 @@ class Positions:
         if isinstance(place, Recalled):
             return LogPosition(await self._topic_name(place), 0, 0, own_id, recalled_at=place.recalled_at)
         queue_id, offset = place
-        topic, queue_no = self._names.known_queue(queue_id) or await self._queue(queue_id)
-        if released is not None and topic is not None:
+        found = self._names.known_queue(queue_id) or await self._names.find_topic_of_queue(queue_id)
+        if found is None:
+            return LogPosition("", 0, UNKNOWN_OFFSET, own_id)
+        topic, queue_no = found
+        if released is not None:
             released.add(topic.topic_id, queue_id, offset)
-        return LogPosition(topic.name if topic is not None else "", queue_no, offset, own_id)
+        return LogPosition(topic.name, queue_no, offset, own_id)
 
     async def _topic_name(self, place: Scheduled | Recalled) -> str:
         return await self._names.find_topic_name(place.topic_id) if place.topic_id else ""
-
-    async def _queue(self, queue_id: int) -> tuple[Topic | None, int]:
-        return await self._names.find_topic_of_queue(queue_id) or (None, 0)

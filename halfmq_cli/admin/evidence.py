@@ -175,6 +175,8 @@ def place_text(place: LogPosition) -> str:
         return f"{place.message_id} for topic {place.topic}, recalled at {precise(place.recalled_at)}"
     if place.scheduled_at is not None:
         return f"{place.message_id} for topic {place.topic}, to be delivered at {precise(place.scheduled_at)}"
+    if place.queue is None:
+        return f"{place.message_id} in a topic that was deleted"
     return f"{place.message_id} in topic {place.topic}, queue {place.queue}, offset {place.offset}"
 
 

@@ -34,8 +34,12 @@ def _what(event: TimelineEvent) -> str:
         parts.append(f"by {event.source.name.lower()}")
     if event.position is not None:
         place = event.position
-        at = precise(place.scheduled_at) if place.scheduled_at else f"{place.topic}/{place.queue}/{place.offset}"
-        parts.append(f"at {at}")
+        if place.scheduled_at:
+            parts.append(f"at {precise(place.scheduled_at)}")
+        elif place.queue is not None:
+            parts.append(f"at {place.topic}/{place.queue}/{place.offset}")
+        else:
+            parts.append("in a topic that was deleted")
     return ", ".join(parts) or "-"
 
 

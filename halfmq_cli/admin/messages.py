@@ -138,8 +138,10 @@ def send(
         wrong("message", str(error))
     if place.scheduled_at is not None:
         where = f"to be delivered at {precise(place.scheduled_at)}"
-    else:
+    elif place.queue is not None:
         where = f"topic {place.topic}, queue {place.queue}, offset {place.offset}"
+    else:
+        where = f"stored in topic {place.topic}"
     session.done(place, f"{place.message_id}: {where}" + (" (duplicate)" if place.duplicate else ""))
 
 

@@ -1,6 +1,6 @@
 """Topics move between three cells while clients are at work; movers and brokers are killed and frozen on the way.
 
-HALFMQ_CELL_MOVES is the number of moves (1), HALFMQ_FAULT_SEED the seed of the first one, HALFMQ_FAULT_FIGURES a file
+HALFMQ_CELL_MOVES is the number of moves (3), HALFMQ_FAULT_SEED the seed of the first one, HALFMQ_FAULT_FIGURES a file
 for a line of JSON of each move.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-MOVES = int(os.environ.get("HALFMQ_CELL_MOVES") or 1)
+MOVES = int(os.environ.get("HALFMQ_CELL_MOVES") or 3)
 SEED = int(os.environ.get("HALFMQ_FAULT_SEED") or random.randrange(1 << 30))
 BROKER = {**CHECKS, "reconnect_timeout": 2, "answer_timeout": 8}
 PATIENCE = 6.0

@@ -180,9 +180,8 @@ class Load:
             self._decide(fleet, fate, transaction_id)
 
     def _send(self, fleet: Fleet, fate: random.Random, ordinary: message_pb2.Message) -> None:
-        def send(client: Client) -> Place:
-            place = client.send(ordinary)
-            return place.queue, place.offset
+        def send(client: Client) -> Place | None:
+            return _place(client.send(ordinary))
 
         self._call(fleet, self.history.begin(ordinary.message_id, "send", ordinary.body), fate, send)
 
@@ -190,9 +189,9 @@ class Load:
         def roll_back(client: Client) -> None:
             client.roll_back(transaction_id)
 
-        def commit(client: Client) -> Place:
+        def commit(client: Client) -> Place | None:
             (place,) = client.commit(transaction_id).released
-            return place.queue, place.offset
+            return _place(place)
 
         verdict = fate.random()
         if verdict < 0.2:
@@ -250,12 +249,12 @@ class Load:
             and each.code not in self._try_again
             and not _came_too_late(operation, each)
         ]
-        if len(set(answers)) > 1 or (answers and refusals):
+        if len(set(answers) - {None}) > 1 or (answers and refusals):
             self.contradictions.append(
                 f"{operation.transaction_id}: two brokers answered one {operation.call} by {answers} and {refusals}"
             )
         if answers:
-            return answers[0]
+            return next((place for place in answers if place is not None), None)
         raise failures[0]
 
     def _consume(self, _: int) -> None:
@@ -294,6 +293,11 @@ class Load:
 def _came_too_late(operation: Operation, refusal: ItemRefused) -> bool:
     """Whether a broker got a Prepare when a check had decided the transaction, or the last one had gone by."""
     return operation.call == "prepare" and refusal.reason == "VERDICT_CONFLICT"
+
+
+def _place(told: message_pb2.LogPosition) -> Place | None:
+    """Where a message is; None: the broker knew only that it is stored, as its topic was moving."""
+    return (told.queue, told.offset) if told.offset >= 0 else None
 
 
 def _entry(found: message_pb2.LogMessage) -> Entry:

@@ -12,7 +12,7 @@ from broker.ports.log import Duplicate, RecallWork, SendWork
 from broker.ports.observer import NO_OBSERVER, Observer
 from broker.ports.tracer import NO_TRACER, Tracer
 from broker.services.ids import new_id
-from broker.services.positions import Released
+from broker.services.positions import UNKNOWN_OFFSET, Released
 from broker.services.producing.telling import tell_refused, tell_stored
 from broker.services.producing.validation import names_deleted_topic
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from broker.services.positions import Positions
     from broker.services.producing.validation import MessageValidator
     from broker.services.wakeups import Wakeups
-
-UNKNOWN_OFFSET = -1
 
 
 @dataclass(slots=True)

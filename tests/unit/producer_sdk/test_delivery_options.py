@@ -187,6 +187,8 @@ async def test_a_position_tells_when_a_message_will_be_delivered(stub: StubBroke
     recalled = message_pb2.LogPosition(topic="orders", message_id="m")
     recalled.recalled_at.FromSeconds(SCHEDULED)
     assert LogPosition.of(recalled) == LogPosition("orders", None, None, "m", recalled_at=LATER)
+    of_deleted_topic = message_pb2.LogPosition(offset=-1, message_id="m")
+    assert LogPosition.of(of_deleted_topic) == LogPosition("", None, None, "m")
 
 
 async def test_a_duplicate_says_so_and_names_the_first(stub: StubBroker) -> None:

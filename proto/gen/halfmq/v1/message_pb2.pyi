@@ -166,11 +166,11 @@ class LogPosition(_message.Message):
     SCHEDULED_AT_FIELD_NUMBER: _builtins.int
     RECALLED_AT_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    """Topic of the queue."""
+    """Topic of the queue; empty if that was deleted since."""
     queue: _builtins.int
     """Number of the queue within its topic, from 0."""
     offset: _builtins.int
-    """Offset within the queue, from 0, without gaps."""
+    """Offset within the queue, from 0, without gaps; -1 if it is not known any more, as of a topic that was deleted since."""
     message_id: _builtins.str
     """Identity of the message."""
     @_builtins.property

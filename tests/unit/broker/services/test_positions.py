@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.domain.place import Recalled, Scheduled
-from broker.services.positions import Positions, Released
+from broker.services.positions import UNKNOWN_OFFSET, Positions, Released
 from unit.broker.services.fakes import FakeNames
 
 
@@ -41,10 +41,10 @@ async def test_a_recalled_message_tells_when() -> None:
     assert (position.topic, position.recalled_at, released.next_due) == ("orders", 50, None)
 
 
-async def test_a_place_in_a_topic_that_was_deleted_has_no_topic() -> None:
+async def test_a_place_in_a_topic_that_was_deleted_is_not_known() -> None:
     released = Released()
     position = await Positions(FakeNames()).of((11, 5), "id", released)
-    assert (position.topic, position.offset, released.end_offsets) == ("", 5, {})
+    assert (position.topic, position.offset, released.end_offsets) == ("", UNKNOWN_OFFSET, {})
 
 
 async def test_messages_of_a_transaction_have_identities_of_their_own() -> None:

@@ -76,6 +76,7 @@ def test_a_decided_one_tells_where_its_messages_went() -> None:
         LogPosition("orders", 1, 7, ID),
         LogPosition("orders", None, None, f"{ID}.1", scheduled_at=NOON + timedelta(hours=1)),
         LogPosition("orders", None, None, f"{ID}.2", recalled_at=NOON),
+        LogPosition("", None, None, f"{ID}.3"),
     )
     verdict = VerdictInfo(TransactionState.COMMITTED, VerdictSource.CHECK, NOON - timedelta(minutes=1), "paid", places)
     decided = replace(PENDING, state=TransactionState.COMMITTED, messages=(), verdict=verdict, next_check_at=None)
@@ -87,6 +88,7 @@ def test_a_decided_one_tells_where_its_messages_went() -> None:
         '"a": 1',
         f"{ID}.1 for topic orders, to be delivered at 2026-01-31T13:00:00.000Z",
         f"{ID}.2 for topic orders, recalled at 2026-01-31T12:00:00.000Z",
+        f"{ID}.3 in a topic that was deleted",
         f"halfmq admin message timeline {ID}",
     ):
         assert part in shown, part
