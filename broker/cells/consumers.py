@@ -114,21 +114,17 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
     ) -> AsyncIterator[consumer_pb2.ReadQueueResponse]:
         """Reads a queue in the cell of its topic."""
         names = [name_of_topic(request.topic)]
-        cell = await self._router.cell_of(names)
-        answers = self._router.stream(cell, names, lambda each: each.consumers.ReadQueue, request, context)
-        try:
+        answers = self._router.stream_there(names, lambda each: each.consumers.ReadQueue, request, context)
+        async with aclosing(answers):
             async for response in answers:
                 yield response
-        finally:
-            await answers.aclose()
 
     async def MeasureQueue(
         self, request: consumer_pb2.MeasureQueueRequest, context: _Context
     ) -> consumer_pb2.MeasureQueueResponse:
         """Measures a queue in the cell of its topic."""
         names = [name_of_topic(request.topic)]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.consumers.MeasureQueue, request, context)
+        answer = await self._router.call_there(names, lambda each: each.consumers.MeasureQueue, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def QueueOffsets(
@@ -146,7 +142,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
     async def _by_offset(self, request: Any, method: Any, context: _Context) -> Any:
         topic = name_of_topic(request.topic)
         if not request.consumer_group:
-            return await self._router.call(await self._router.cell_of([topic]), [topic], method, request, context)
+            return await self._router.call_there([topic], method, request, context)
         own = placing.group(request.consumer_group)
         async with self._router.cell_of_reader(own, [topic]) as (cell, names):
             return await self._router.call(cell, names, method, request, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import left_behind, placing
@@ -32,8 +33,7 @@ def _at_home(method: str) -> Any:
 def _of(method: str, kind: Callable[[str], Name], field: str) -> Any:
     async def call(self: Any, request: Any, context: _Context) -> Any:
         names = [kind(getattr(request, field))]
-        cell = await self._router.cell_of(names)
-        return await self._router.call(cell, names, lambda each: getattr(each.operators, method), request, context)
+        return await self._router.call_there(names, lambda each: getattr(each.operators, method), request, context)
 
     return call
 
@@ -41,13 +41,10 @@ def _of(method: str, kind: Callable[[str], Name], field: str) -> Any:
 def _stream_of_group(method: str) -> Any:
     async def call(self: Any, request: Any, context: _Context) -> AsyncIterator[Any]:
         names = [placing.group(request.group)]
-        cell = await self._router.cell_of(names)
-        answers = self._router.stream(cell, names, lambda each: getattr(each.operators, method), request, context)
-        try:
+        answers = self._router.stream_there(names, lambda each: getattr(each.operators, method), request, context)
+        async with aclosing(answers):
             async for response in answers:
                 yield response
-        finally:
-            await answers.aclose()
 
     return call
 
@@ -159,15 +156,13 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     async def SeekGroup(self, request: admin_pb2.SeekGroupRequest, context: _Context) -> admin_pb2.SeekGroupResponse:
         """Moves a group to another position, in its cell."""
         names = [placing.group(request.group), *([name_of_topic(request.topic)] if request.topic else [])]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.operators.SeekGroup, request, context)
+        answer = await self._router.call_there(names, lambda each: each.operators.SeekGroup, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def SetFilter(self, request: admin_pb2.SetFilterRequest, context: _Context) -> admin_pb2.SetFilterResponse:
         """Sets a group's filter of a topic, in their cell."""
         names = [placing.group(request.group), name_of_topic(request.filter.topic)]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.operators.SetFilter, request, context)
+        answer = await self._router.call_there(names, lambda each: each.operators.SetFilter, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def ListTopics(self, request: admin_pb2.ListTopicsRequest, context: _Context) -> admin_pb2.ListTopicsResponse:
@@ -185,8 +180,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         method = lambda each: each.operators.ListGroupLag  # noqa: E731
         if request.topic:
             names = [name_of_topic(request.topic)]
-            cell = await self._router.cell_of(names)
-            return await self._router.call(cell, names, method, request, context)  # type: ignore[no-any-return]
+            return await self._router.call_there(names, method, request, context)  # type: ignore[no-any-return]
         return await self._page(request, method, context)  # type: ignore[no-any-return]
 
     async def ListTransactions(
@@ -196,8 +190,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         method = lambda each: each.operators.ListTransactions  # noqa: E731
         if request.topic:
             names = [name_of_topic(request.topic)]
-            cell = await self._router.cell_of(names)
-            return await self._router.call(cell, names, method, request, context)  # type: ignore[no-any-return]
+            return await self._router.call_there(names, method, request, context)  # type: ignore[no-any-return]
         return await self._page(request, method, context)  # type: ignore[no-any-return]
 
     async def _page(
@@ -293,6 +286,5 @@ class QueryRouter(query_pb2_grpc.QueryServiceServicer):
     ) -> query_pb2.FindMessagesResponse:
         """Finds messages of a topic, in its cell."""
         names = [name_of_topic(request.topic)]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.queries.FindMessages, request, context)
+        answer = await self._router.call_there(names, lambda each: each.queries.FindMessages, request, context)
         return answer  # type: ignore[no-any-return]

@@ -141,8 +141,7 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
         """Sends to the cell of the topics, where the receipts must be, too."""
         check_count(len(request.messages), MOST_ITEMS, "messages")
         names = _topics(request.messages)
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.producers.SendAndAck, request, context)
+        answer = await self._router.call_there(names, lambda each: each.producers.SendAndAck, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
@@ -271,7 +270,7 @@ class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
         check_name(name, field="epoch.sink", longest=MAX_SINK_NAME)
         own = placing.sink(name)
         if not topics:
-            return await self._router.call(await self._router.cell_of([own]), [own], method, request, context)
+            return await self._router.call_there([own], method, request, context)
         async with self._router.cell_of_reader(own, topics) as (cell, names):
             return await self._router.call(cell, names, method, request, context)
 
@@ -294,15 +293,13 @@ class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
     async def AbortEpoch(self, request: sink_pb2.AbortEpochRequest, context: _Context) -> sink_pb2.AbortEpochResponse:
         """Drops an epoch."""
         names = [placing.sink(request.epoch.sink)]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.sinks.AbortEpoch, request, context)
+        answer = await self._router.call_there(names, lambda each: each.sinks.AbortEpoch, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def GetSink(self, request: sink_pb2.GetSinkRequest, context: _Context) -> sink_pb2.GetSinkResponse:
         """Returns the state of a sink."""
         names = [placing.sink(request.sink)]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.sinks.GetSink, request, context)
+        answer = await self._router.call_there(names, lambda each: each.sinks.GetSink, request, context)
         return answer  # type: ignore[no-any-return]
 
     async def DeleteSink(self, request: sink_pb2.DeleteSinkRequest, context: _Context) -> sink_pb2.DeleteSinkResponse:

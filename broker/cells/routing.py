@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,16 @@ from broker.errors import AlreadyExists, BrokerError, CellAway, InvalidArgument,
 from broker.services.rights import CALLER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
 
     from broker.cells.placing import Placing
 
@@ -227,6 +236,12 @@ class Router:
             raise
         raise found
 
+    async def call_there(
+        self, names: Collection[Name], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
+    ) -> Any:
+        """Calls a method of the servicers of the one cell in which names are."""
+        return await self.call(await self.cell_of(names), names, method, *arguments)
+
     async def _let_in(self, cell: Cell, names: Iterable[Name]) -> None:
         """Has a cell that refused to create what had left it take it, if it is placed there again; the call comes back.
 
@@ -261,6 +276,15 @@ class Router:
         finally:
             await responses.aclose()
         raise found
+
+    async def stream_there(
+        self, names: Collection[Name], method: Callable[[Any], Callable[..., AsyncIterator[Any]]], *arguments: Any
+    ) -> AsyncGenerator[Any, None]:
+        """The answers of a method of the servicers of the one cell in which names are."""
+        answers = self.stream(await self.cell_of(names), names, method, *arguments)
+        async with aclosing(answers):
+            async for answer in answers:
+                yield answer
 
     async def first_found(
         self,

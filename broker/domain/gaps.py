@@ -4,7 +4,7 @@ After a restore the next offset of each queue jumps, so that no offset is ever g
 is no message, and there never will be one; `first` is where the queue ended at the restored moment, so a reader at
 `first` has missed nothing, and goes on at `end`. A reader inside of the gap has read messages that no longer exist.
 
-Gaps of a queue are apart from each other: a gap that begins where another one ends is one with it.
+A gap may begin where another one ends: a queue was restored twice, and got no message between. That offset is valid.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ class Gaps:
         return self._gaps[index] if index < len(self._gaps) else None
 
     def resume(self, offset: int) -> int:
-        """Where a reader at an offset goes on: behind the gap, if there is one at the offset."""
+        """Where a reader at an offset goes on: behind the gaps, if there is one at the offset."""
         gap = self._from(offset) if self._gaps else None
-        return gap.end if gap is not None and gap.first <= offset else offset
+        while gap is not None and gap.first <= offset:
+            offset = gap.end
+            gap = self._from(offset)
+        return offset
 
     def run_end(self, offset: int, end: int) -> int:
         """The end of the consecutive offsets from an offset on, which is not in a gap; `end` at most."""

@@ -25,7 +25,7 @@ class OffsetGap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The gaps of a queue, ascending; no two of them touch."""
+    """The gaps of a queue, ascending; one may begin where another one ends."""
 
     gaps: tuple[OffsetGap, ...] = ()
 
@@ -34,8 +34,11 @@ class Gaps:
         return next((gap for gap in self.gaps if gap.first_offset < offset < gap.end_offset), None)
 
     def resume(self, offset: int) -> int:
-        """Where a reader at an offset goes on: behind the gap, if it is in one."""
-        return next((gap.end_offset for gap in self.gaps if gap.first_offset <= offset < gap.end_offset), offset)
+        """Where a reader at an offset goes on: behind the gaps, if it is in one."""
+        for gap in self.gaps:
+            if gap.first_offset <= offset < gap.end_offset:
+                offset = gap.end_offset
+        return offset
 
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, end) that are not in gaps."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sqlite3
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,7 @@ from support.serving import run_serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from support.databases import AnyKind, Kind
     from support.shared_brokers import Brokers
@@ -135,3 +139,72 @@ def test_tables_of_another_version_are_refused(brokers: Brokers) -> None:
     done = run("restored", variables={"HALFMQ_DATABASE": brokers.database("sqlite")})
     assert (done.returncode, done.stdout) == (REFUSED, "")
     assert "run `halfmq migrate`" in done.stderr
+
+
+async def test_offsets_of_a_failover_that_lost_little_are_not_given_again(
+    server_kind: Kind, brokers: Brokers, connect: Callable[[BrokerProcess], Client]
+) -> None:
+    """Its last report survived, and the queue would soon be as long as before."""
+    url = brokers.database(server_kind)
+    with BrokerProcess(url) as broker, closing(Database(url)) as database:
+        client = connect(broker)
+        topic = await client.make_topic()
+        await client.send(topic, "kept")
+        await_report(database)
+        moment = Moment(database)
+        for number in range(3):
+            await client.send(topic, f"lost {number}")
+        moment.restore()
+        with pytest.raises(Refusal, match="in an earlier state"):
+            for number in range(5):
+                await client.send(topic, f"new {number}")
+        broker.await_log("in an earlier state")
+        assert broker.process.wait(STOP_SECONDS) == REFUSED
+    run_serve(HALFMQ_DATABASE=url).names("database", "halfmq restored")
+
+
+def await_report(database: Database) -> None:
+    """Waits until the broker has reported again."""
+    before = reported_at(database)
+    while reported_at(database) == before:
+        time.sleep(0.05)
+
+
+def reported_at(database: Database) -> int:
+    session = database.session()
+    try:
+        session.begin(write=False)
+        return int(session.fetch("SELECT seen_at FROM broker")[0][0])
+    finally:
+        session.rollback()
+        database.release(session)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "forgotten"])
+async def test_a_broker_that_was_frozen_while_its_file_was_replaced_ends(
+    told: bool, tmp_path: Path, connect: Callable[[BrokerProcess], Client]
+) -> None:
+    """What it stores goes to a file that has no name any more."""
+    file, copy = tmp_path / "halfmq.db", tmp_path / "copy.db"
+    url = f"sqlite:///{file}"
+    with BrokerProcess(url) as broker:
+        client = connect(broker)
+        topic = await client.make_topic()
+        await client.send(topic, "kept")
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        await client.send(topic, "undone")
+        broker.process.send_signal(signal.SIGSTOP)
+        copy.replace(file)
+        for ending in ("-wal", "-shm"):
+            file.with_name(file.name + ending).unlink()
+        if told:
+            restored(url)
+        broker.process.send_signal(signal.SIGCONT)
+        broker.await_log("in an earlier state")
+        assert broker.process.wait(STOP_SECONDS) == REFUSED
+    if not told:
+        run_serve(HALFMQ_DATABASE=url).names("database", "halfmq restored")
+        restored(url)
+    with BrokerProcess(url) as broker:
+        assert await connect(broker).bodies(topic) == ["kept"]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.check_policy import SECOND
-from broker.domain.group import GroupSettings
-from broker.domain.topic import TopicSettings
-from broker.errors import ConfigurationError, DatabaseReplaced, Refused, StaleReceipt
+from broker.domain.group import LATEST, GroupSettings
+from broker.domain.place import InLog
+from broker.domain.topic import TopicChange, TopicSettings
+from broker.errors import ConfigurationError, DatabaseReplaced, OffsetLost, Refused, StaleReceipt, StorageUnavailable
 from broker.ports.audit import AuditSearch
 from broker.ports.connections import SILENT, BrokerStatus
 from broker.ports.delivery import ExtendWork, HoldWork, JoinWork, NackWork
@@ -19,6 +20,8 @@ from broker.ports.transactions import PrepareWork
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
 from broker.storage.delivery import leases
 from broker.storage.delivery.after_restore import SPARE
+from broker.storage.retention.topic_deletion import orphaned_dead_letters
+from broker.storage.retention.trimming import to_trim
 from conformance.restoring import Moment, count_from_one, told
 from conformance.world import (
     HOUR,
@@ -27,6 +30,7 @@ from conformance.world import (
     ack,
     acks,
     bodies,
+    commit,
     half,
     nacks,
     new_id,
@@ -39,7 +43,7 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.lease import Receipt
@@ -110,16 +114,69 @@ async def test_the_same_backup_may_be_restored_again(
         given |= offsets
 
 
-async def test_told_twice_leaves_one_gap(world: World, store: Store, topic: Topic) -> None:
+async def test_told_twice_readers_between_have_missed_nothing(world: World, store: Store, topic: Topic) -> None:
     ok(await store.send([sending(topic, "kept")]))
-    told(world)
-    world.clock.pass_time(SECOND)
+    between = told(world).first_number
+    late = await world.broker("b").create_group("late", GroupSettings(start_at=LATEST), TopicSettings(1, HOUR))
+    found = await world.broker("b").find_topic("orders")
+    assert found is not None
+    await world.broker("b").join(JoinWork(late, [found], "consumer", {}, start_at=LATEST))
+    world.clock.pass_time(MINUTE)
     first = told(world).first_number
-    store = world.broker("b")
+    store = world.broker("c")
     found = await store.find_topic("orders")
     assert found is not None
-    assert [*found.gaps_of(found.queue_ids[0])] == [(1, first)]
+    assert [*found.gaps_of(found.queue_ids[0])] == [(1, between), (between, first)]
     assert [each.body for each in await whole_log(store)] == [b"kept"]
+    (state,) = await store.queue_states(found, late)
+    assert state.lag == 0
+    ok(await store.send([sending(found, "new")]))
+    for offset in (1, between, first):
+        found.check_offset(0, offset)
+        piece = await store.read_queue(found, 0, offset, 100, 1 << 20)
+        assert [(each.offset, each.body) for each in piece.messages] == [(first, b"new")]
+    for offset in (2, between + 1):
+        with pytest.raises(OffsetLost):
+            found.check_offset(0, offset)
+    assert bodies(await pull(store, late, found)) == ["new"]
+
+
+async def test_a_queue_that_is_added_again_begins_above_all_that_was_given(world: World, store: Store) -> None:
+    topic = await store.create_topic("orders", TopicSettings(1, HOUR))
+    moment = Moment(world)
+    bigger = await store.update_topic(topic, TopicChange(queue_count=2))
+    ok(await store.send([sending(bigger, "undone", queue_no=1) for _ in range(3)]))
+    store = await moment.restore(store)
+    first = told(world).first_number
+    found = await store.find_topic("orders")
+    assert found is not None
+    again = await store.update_topic(found, TopicChange(queue_count=2))
+    (place,) = await store.send([sending(again, "new", queue_no=1)])
+    assert place == InLog(again.queue_ids[1], first)
+    with pytest.raises(OffsetLost):
+        again.check_offset(1, 3)
+    again.check_offset(1, 0)
+    piece = await store.read_queue(again, 1, 0, 100, 1 << 20)
+    assert [each.body for each in piece.messages] == [b"new"]
+    # Those of a topic that is made afterwards were never given.
+    world.clock.pass_time(SECOND)
+    later = await store.create_topic("later", TopicSettings(1, HOUR))
+    later = await store.update_topic(later, TopicChange(queue_count=2))
+    assert await store.send([sending(later, "first", queue_no=1)]) == [InLog(later.queue_ids[1], 0)]
+
+
+async def test_what_is_empty_is_known_to_be_empty(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    ok(await store.send([sending(topic, "kept")]))
+    await store.delete_group(group)
+    told(world)
+    store = world.broker("b")
+    world.clock.pass_time(3 * HOUR)
+    now = world.clock.now()
+    assert len(await store._read(lambda session: orphaned_dead_letters(session, now, 10))) == 1
+    found = await store._read(lambda session: to_trim(session, 0, 100, now, store.directory))
+    assert {each.name for each in found.topics} == {"orders"}
 
 
 async def test_a_clock_that_is_behind_does_not_matter(world: World, store: Store, topic: Topic) -> None:
@@ -360,6 +417,54 @@ async def test_a_broker_notices_that_a_queue_is_shorter_than_it_left_it(
     world.clock.pass_time(SECOND)
     with pytest.raises(DatabaseReplaced):
         await store.report_broker(ONE, None)
+
+
+def sends(store: Store, topic: Topic, count: int) -> Awaitable[object]:
+    return store.send([sending(topic, "undone") for _ in range(count)])
+
+
+async def releases(store: Store, topic: Topic, count: int) -> None:
+    ids = [new_id() for _ in range(count)]
+    group = await store.producer_group_id("shop")
+    ok(await store.prepare([PrepareWork(own, group, [half(topic, "undone")]) for own in ids]))
+    ok(await store.decide([commit(own) for own in ids]))
+
+
+async def writes_epochs(store: Store, topic: Topic, count: int) -> None:
+    for number in range(count):
+        await committed(store, topic, epoch(number))
+
+
+@pytest.mark.parametrize("before", [0, 6], ids=["cold", "warm"])
+@pytest.mark.parametrize("undone", [sends, releases, writes_epochs])
+async def test_no_offset_is_given_again_by_a_broker_that_gave_it(
+    world: World,
+    store: Store,
+    topic: Topic,
+    before: int,
+    undone: Callable[[Store, Topic, int], Awaitable[object]],
+) -> None:
+    """A failover that lost less than a report's time leaves no other trace, once the queue has grown again."""
+    for _ in range(before):
+        ok(await store.send([sending(topic)]))
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    await undone(store, topic, 3)
+    other = await moment.restore()
+    with pytest.raises(StorageUnavailable, match="in an earlier state"):
+        await store.send([sending(topic, "new", queue_no=number) for number in range(topic.queue_count)] * 5)
+    elsewhere = await other.create_topic("elsewhere", TopicSettings(1, HOUR))
+    # Nor is anything else stored.
+    with pytest.raises(StorageUnavailable, match="in an earlier state"):
+        await store.send([sending(elsewhere)])
+    assert len(await whole_log(other)) == before
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+    database = world.database()
+    with pytest.raises(ConfigurationError, match="noticed"):
+        check_restorations(database)
+    database.close()
 
 
 async def test_a_broker_notices_that_a_restore_was_told(world: World, store: Store) -> None:

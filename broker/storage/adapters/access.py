@@ -63,7 +63,7 @@ class Access:
         """Takes the database and the settings; connections are made when first used."""
         self.clock = config.clock
         self.directory = Directory()
-        self.ends = QueueEnds()
+        self.ends = QueueEnds(database.known_ends)
         self._database = database
         self._broker_id = config.broker_id
         self._lanes = config.lanes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import DatabaseReplaced
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import brokers, restorations
+from broker.storage.engine.transaction_runner import TransactionRunner
 from broker.storage.groups import holders
 
 if TYPE_CHECKING:
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from broker.ports.connections import BrokerStatus, ConnectedClient
     from broker.storage.engine.session import Session
 
+
+logger = logging.getLogger("halfmq.storage")
 
 QUEUES = 256
 """Queues whose ends are compared with what this broker knows of them."""
@@ -35,17 +40,24 @@ class Connections(Access):
         now = self.clock.now()
         process = (status.broker_id, status.host, status.pid, status.started_at)
         remembered = self._reported[1] if self._reported is not None and self._reported[0] == process else None
-        ends = self.ends.sample(QUEUES)
+        known = self._database.known_ends
+        ends = known.sample(QUEUES)
 
         def report(session: Session) -> restorations.Remembered | bool | None:
             before = brokers.reported_at(session, status)
-            if remembered is not None and restorations.went_back(session, remembered, before, ends, now):
-                restorations.notice(session, status.broker_id, remembered, now)
+            if known.went_back or (
+                remembered is not None and restorations.went_back(session, remembered, before, ends, now)
+            ):
+                newest = remembered.restoration if remembered is not None else restorations.newest(session)
+                restorations.notice(session, status.broker_id, newest, now)
                 return None
             if not brokers.report(session, status, clients, now):
                 return False
             return restorations.Remembered(restorations.newest(session), now, now)
 
+        if self._database.was_replaced:
+            await asyncio.to_thread(self._notice_in_its_place, status.broker_id, remembered)
+            raise DatabaseReplaced
         if remembered is not None:
             # It may take effect without an answer.
             self._reported = process, remembered._replace(least=min(remembered.least, now))
@@ -56,6 +68,20 @@ class Connections(Access):
             return False
         self._reported = process, done
         return True
+
+    def _notice_in_its_place(self, broker_id: str, remembered: restorations.Remembered | None) -> None:
+        """Leaves a note in the file that took the place of the broker's own, where it has the tables."""
+        self._database.reopen()
+        runner = TransactionRunner(
+            self._database, reconnect_timeout=self._lanes.reconnect_timeout, awaited=False, lock_wait=1
+        )
+        known = remembered.restoration if remembered is not None else 0
+        try:
+            runner.transact(lambda session: restorations.notice(session, broker_id, known, self.clock.now()))
+        except Exception:
+            logger.exception("no note was left in the database that is in the place of the one before")
+        finally:
+            runner.close()
 
     async def forget_broker(self, status: BrokerStatus) -> None:
         """Removes a broker that ends."""

@@ -60,6 +60,12 @@ def newest(session: Session) -> int:
     return int(session.fetch("SELECT COALESCE(MAX(first_number), 0) FROM restoration")[0][0])
 
 
+def first_offset(session: Session, created_at: int) -> int:
+    """Where offsets begin in a new queue of a topic, by its creation: it may have had that queue in a time undone."""
+    query = "SELECT COALESCE(MAX(first_number), 0) FROM restoration WHERE handled = 1 AND told_at >= ?"
+    return int(session.fetch(query, (created_at,))[0][0])
+
+
 def went_back(
     session: Session, remembered: Remembered, reported_at: int | None, ends: Mapping[int, int], now: int
 ) -> bool:
@@ -83,10 +89,10 @@ def went_back(
     return reported_at < remembered.least
 
 
-def notice(session: Session, broker_id: str, remembered: Remembered, now: int) -> None:
-    """Notes that a broker noticed a restore, unless it was told since the broker's last report, or noted already."""
-    if newest(session) <= remembered.restoration:
-        number = max(now, remembered.restoration + 1)
+def notice(session: Session, broker_id: str, known: int, now: int) -> None:
+    """Notes that a broker noticed a restore, unless one was told or noted since the newest that it knows of."""
+    if newest(session) <= known:
+        number = max(now, known + 1)
         session.insert("restoration", _COLUMNS, [(number, now, 0, broker_id)], keep_existing="first_number")
 
 

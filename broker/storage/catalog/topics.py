@@ -8,6 +8,7 @@ from broker.domain.cell import name_of_topic
 from broker.domain.limits import MAX_PRODUCER_GROUPS
 from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.ports.epochs import SINK_GROUP
+from broker.storage.catalog import restorations
 from broker.storage.catalog.directory import TOPIC_COLUMNS, read_topics
 from broker.storage.catalog.moves import refuse_what_left
 from broker.storage.catalog.quotas import check_room
@@ -94,8 +95,15 @@ def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
     first = len(before.queue_ids)
     added = settings.queue_count - before.queue_count
     if added:
-        new = [(topic.topic_id, number, 0, 0, 0) for number in range(first, first + added)]
+        begin = restorations.first_offset(session, before.created_at)
+        new = [(topic.topic_id, number, begin, 0, 0) for number in range(first, first + added)]
         session.insert("queue", _NEW_QUEUE, new)
+        if begin:
+            session.run(
+                "INSERT INTO offset_gap (queue_id, first_offset, end_offset)"
+                " SELECT queue_id, 0, next_offset FROM queue WHERE topic_id = ? AND queue_no >= ?",
+                (topic.topic_id, first),
+            )
     return _must_read(session, topic.topic_id, topic.name)
 
 

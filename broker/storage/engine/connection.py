@@ -22,6 +22,7 @@ from broker.storage.engine.cluster.role import Kind
 from broker.storage.engine.dialects import DIALECTS
 from broker.storage.engine.dialects.base import DEFAULT_ANSWER_TIMEOUT, Target
 from broker.storage.engine.dialects.sockets import cut
+from broker.storage.engine.known_ends import KnownEnds
 from broker.storage.engine.session import Session
 from broker.storage.tables.naming import TableNames
 
@@ -121,6 +122,8 @@ class Database:
         self.names = TableNames(table_prefix)
         self.availability = Availability()
         self.observer = NO_OBSERVER
+        self.known_ends = KnownEnds()
+        self._identity: object = None
         self.survives = ""
         self._connecting = threading.local()
         # Of the pool: a discarded session's is replaced.
@@ -184,6 +187,7 @@ class Database:
         try:
             session = Session(connection, self.dialect, self.names)
             session.primary_changes = primary_changes
+            session.known_ends = self.known_ends
             self.dialect.prepare(
                 session, self.target, reading=reading, answer_timeout=answer_timeout, lock_wait=lock_wait
             )
@@ -226,6 +230,16 @@ class Database:
     def discard(self, session: Session) -> None:
         """Drops a session whose connection is unreliable, and all idle ones, which are probably broken as well."""
         session.connection.invalidate()
+        self._drop_idle()
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether there is another one in its place, so that what is done by open connections is lost."""
+        identity = self.dialect.identity_of(self.target)
+        return identity is not None and self._identity is not None and identity != self._identity
+
+    def reopen(self) -> None:
+        """Lets new sessions be of what is in its place now."""
         self._drop_idle()
 
     def _drop_idle(self) -> None:
@@ -285,9 +299,14 @@ class Database:
 
     def _connect(self) -> Any:
         within = self._within()
-        if self._primary is None:
-            return self.dialect.connect(self.target, within)
-        return self._connect_to_primary(self._primary, self.target, self.dialect.connect, within)
+        if self._primary is not None:
+            return self._connect_to_primary(self._primary, self.target, self.dialect.connect, within)
+        connection = self.dialect.connect(self.target, within)
+        if self._identity is None:
+            self._identity = self.dialect.identity_of(self.target)
+        elif self.was_replaced:
+            self.known_ends.went_back = True
+        return connection
 
     def _connect_to_primary(
         self, primary: PrimaryFinder, target: Target, connect: Callable[[Target, float], Any], within: float

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from broker.storage.engine.dialects.base import Dialect
+    from broker.storage.engine.known_ends import KnownEnds
     from broker.storage.engine.statements import Answer, Row
 
 PLAIN_NAMES = TableNames()
@@ -43,6 +44,8 @@ class Session:
     Attributes:
         reading: it is in autocommit mode.
         primary_changes: how often the database's primary had changed when it was connected.
+        known_ends: of queues, by COMMITs of this process; None: it keeps none.
+        taken: the ends of queues that this transaction has taken offsets of.
     """
 
     def __init__(self, connection: Any, dialect: Dialect, names: TableNames = PLAIN_NAMES) -> None:
@@ -52,6 +55,8 @@ class Session:
         self._names = names
         self.reading = False
         self.primary_changes = 0
+        self.known_ends: KnownEnds | None = None
+        self.taken: dict[int, int] = {}
         self._writing = True
         self.cursor = connection.cursor()
         self._last: list[tuple[Sequence[Statement], Callable[[Sequence[Answer]], None] | None]] = []
@@ -60,6 +65,7 @@ class Session:
     def begin(self, *, write: bool = True) -> None:
         """Starts a transaction; on a database with a single writer, a writing one waits for the lock here."""
         self._forget_last()
+        self.taken = {}
         self._writing = write
         self.dialect.begin(self, write=write)
 
@@ -92,6 +98,8 @@ class Session:
             self._run_last(commit=True)
         else:
             self.dialect.commit(self)
+        if self.taken and self.known_ends is not None:
+            self.known_ends.note(self.taken)
 
     def run_last(self) -> None:
         """Runs the statements that were left to the COMMIT, without it."""

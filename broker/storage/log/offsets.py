@@ -18,14 +18,23 @@ def take_offsets(session: Session, wanted: Mapping[int, tuple[int, int]]) -> dic
 
     Locks the queues' rows, in ascending order, until the transaction ends: a reader that sees an offset sees all below
     it.
+
+    Raises:
+        NotFound: a topic was deleted.
+        StorageUnavailable: the database is in an earlier state than it was.
     """
     queue_ids = sorted(wanted)
+    ends = session.known_ends
+    known = ends.of(queue_ids) if ends is not None else {}
     taken = session.execute_all([taking(session, queue_id, *wanted[queue_id]) for queue_id in queue_ids])
     first = {}
     for queue_id, answer in zip(queue_ids, taken, strict=True):
         if not (answer.rows or answer.changed):
             raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
         first[queue_id] = session.dialect.offset_after(answer) - wanted[queue_id][0]
+    if ends is not None:
+        ends.compare(known, first)
+    session.taken |= {queue_id: first[queue_id] + wanted[queue_id][0] for queue_id in queue_ids}
     return first
 
 

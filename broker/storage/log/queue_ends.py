@@ -7,7 +7,6 @@ changes no row where the guess is wrong, and the work starts over without one.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,8 @@ from broker.storage.engine.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from broker.storage.engine.known_ends import KnownEnds
 
 TRUSTED_AFTER = 3
 """Takes of this broker, one right behind the other, after which nobody else is expected to write to a queue."""
@@ -36,9 +37,10 @@ class _End:
 class QueueEnds:
     """What this broker knows of the ends of queues; used by every lane."""
 
-    def __init__(self) -> None:
-        """Knows nothing yet."""
+    def __init__(self, known: KnownEnds | None = None) -> None:
+        """Takes where ends are noted for good, guesses or not."""
         self._ends: dict[int, _End] = {}
+        self._known = known
 
     def guess(self, queue_ids: Iterable[int]) -> dict[int, int] | None:
         """The next offset of each of these queues; None if one of them is not known well enough."""
@@ -52,6 +54,8 @@ class QueueEnds:
 
     def note(self, taken: Mapping[int, tuple[int, int]]) -> None:
         """Notes the first offset, and the one after the last, that were taken of each queue and are committed."""
+        if self._known is not None:
+            self._known.note({queue_id: after for queue_id, (_, after) in taken.items()})
         for queue_id, (first, after) in taken.items():
             end = self._ends.get(queue_id)
             if end is None:
@@ -62,13 +66,6 @@ class QueueEnds:
             elif after > end.offset:  # Lanes note theirs in any order.
                 end.takes = end.takes + 1 if end.offset == first else 1
                 end.offset = after
-
-    def sample(self, most: int) -> dict[int, int]:
-        """The ends of some queues, as this broker left them: in the database they are there or further."""
-        # The loop's thread adds to it meanwhile.
-        known = list(self._ends.copy().items())
-        chosen = known if len(known) <= most else random.sample(known, most)
-        return {queue_id: end.offset for queue_id, end in chosen}
 
     def forget(self, queue_ids: Iterable[int]) -> None:
         """Drops guesses that were wrong."""

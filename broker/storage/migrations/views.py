@@ -37,10 +37,11 @@ _LAG = """SELECT CASE WHEN INSTR(g.name, '/') > 0 THEN SUBSTR(g.name, 1, INSTR(g
  JOIN {queue} q ON q.queue_id = p.queue_id JOIN {topic} t ON t.topic_id = q.topic_id
  WHERE q.deleted_at IS NULL AND t.deleted_at IS NULL"""
 _READ = "(CASE WHEN p.next_offset > q.min_offset THEN p.next_offset ELSE q.min_offset END)"
-# Behind a gap, if the group has come to one: there is no message in it.
+# Behind gaps, if the group has come to one: there is no message in them.
 _FIRST = (
-    "COALESCE((SELECT o.end_offset FROM {offset_gap} o WHERE o.queue_id = q.queue_id"
-    f" AND o.first_offset = {_READ}), {_READ})"
+    "(CASE WHEN EXISTS (SELECT 1 FROM {offset_gap} o WHERE o.queue_id = q.queue_id"
+    f" AND o.first_offset = {_READ}) THEN COALESCE((SELECT MIN(m.log_offset) FROM {{message}} m"
+    f" WHERE m.queue_id = q.queue_id AND m.log_offset >= {_READ}), q.next_offset) ELSE {_READ} END)"
 )
 _GAPS = (
     "(SELECT COALESCE(SUM(o.end_offset - o.first_offset), 0) FROM {offset_gap} o WHERE o.queue_id = q.queue_id"

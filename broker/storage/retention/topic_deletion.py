@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.errors import NotFound, Refused
 from broker.storage.catalog.directory import read_by_name
+from broker.storage.catalog.gaps import gaps_since
 from broker.storage.delivery.leases import drop_of_groups
 from broker.storage.engine.statements import marks
 from broker.storage.engine.transaction_runner import TransactionRunner
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 _BEHIND_DEAD_LETTERS = DEAD_LETTER_PREFIX[:-1] + chr(ord(DEAD_LETTER_PREFIX[-1]) + 1)
-_EMPTY = "NOT EXISTS (SELECT 1 FROM queue q WHERE q.topic_id = own.topic_id AND q.next_offset > q.min_offset)"
 RECONNECT_TIMEOUT = 10.0
 """Seconds to retry the database, when not run by a broker."""
 DELETED = "deleted_at IS NOT NULL AND name LIKE '~%'"
@@ -77,6 +77,14 @@ def _in_use(text: str) -> Refused:
     return Refused(text, reason="TOPIC_IN_USE", field="topic")
 
 
+def _empty(session: Session) -> str:
+    """Condition on a topic `own`: no queue has a message."""
+    return (
+        "NOT EXISTS (SELECT 1 FROM queue q WHERE q.topic_id = own.topic_id"
+        f" AND q.next_offset - q.min_offset > {gaps_since(session, 'q.min_offset')})"
+    )
+
+
 def orphaned_dead_letters(session: Session, now: int, limit: int, after: int = 0) -> list[int]:
     """Empty dead letter topics, from an id on, whose group was deleted, and which are older than their retention.
 
@@ -84,7 +92,7 @@ def orphaned_dead_letters(session: Session, now: int, limit: int, after: int = 0
     """
     found = session.fetch(
         "SELECT own.topic_id FROM topic own WHERE own.name >= ? AND own.name < ? AND own.topic_id > ?"
-        f" AND own.deleted_at IS NULL AND own.created_at + own.retention <= ? AND {_EMPTY}"
+        f" AND own.deleted_at IS NULL AND own.created_at + own.retention <= ? AND {_empty(session)}"
         " AND NOT EXISTS (SELECT 1 FROM consumer_group g WHERE g.name = SUBSTR(own.name, ?))"
         " ORDER BY own.topic_id LIMIT ?",
         (DEAD_LETTER_PREFIX, _BEHIND_DEAD_LETTERS, after, now, len(DEAD_LETTER_PREFIX) + 1, limit),
@@ -107,7 +115,7 @@ def delete_orphaned(session: Session, topic_id: int, now: int) -> None:
     group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
     if (
         session.fetch_one("SELECT 1 FROM consumer_group WHERE name = ?", (group,))
-        or not session.fetch_one(f"SELECT 1 FROM topic own WHERE own.topic_id = ? AND {_EMPTY}", (topic_id,))
+        or not session.fetch_one(f"SELECT 1 FROM topic own WHERE own.topic_id = ? AND {_empty(session)}", (topic_id,))
         or progress_in(session, topic.queue_ids)
     ):
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.ports.upkeep import ToTrim
 from broker.storage.catalog.directory import TOPIC_COLUMNS
+from broker.storage.catalog.gaps import gaps_since
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement
 from broker.storage.groups.progress import first_unread
@@ -103,7 +104,8 @@ def to_trim(session: Session, after: int, limit: int, now: int, directory: Direc
     )
     expired = session.fetch(
         f"SELECT q.topic_id, q.queue_id {joined} LEFT JOIN message m{dialect.by_key}"
-        f" ON m.queue_id = q.queue_id AND m.log_offset = q.min_offset WHERE {where} AND q.next_offset > q.min_offset"
+        f" ON m.queue_id = q.queue_id AND m.log_offset = q.min_offset WHERE {where}"
+        f" AND q.next_offset - q.min_offset > {gaps_since(session, 'q.min_offset')}"
         " AND (m.stored_at IS NULL OR m.stored_at <= ? - own.retention)",
         (*some, now),
     )

@@ -290,6 +290,11 @@ class Dialect(ABC):
         del target
         return False
 
+    def identity_of(self, target: Target) -> object:
+        """What tells the database from another one in its place, as long as there is one; None: nothing does."""
+        del target
+        return None
+
     # Migrations
 
     @abstractmethod

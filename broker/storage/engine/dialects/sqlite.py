@@ -190,6 +190,16 @@ class SQLite(Dialect):
         """An in-memory database ends with the last connection."""
         return target.url.database == IN_MEMORY
 
+    def identity_of(self, target: Target) -> object:
+        """The file that has the name now: connections stay with one that was replaced, or deleted."""
+        if self.is_volatile(target):
+            return None
+        try:
+            found = os.stat(str(target.url.database))
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     def take_migration_turn(self, connection: sa.Connection, database: str) -> None:
         """Other processes wait for the lock; all that follows is one transaction, including CREATE TABLE."""
         del database

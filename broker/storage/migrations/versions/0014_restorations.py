@@ -1,21 +1,16 @@
-"""Restores of the database, the gaps in offsets that they leave, and sinks that went back; views count around gaps."""
+"""Restores of the database, the gaps in offsets that they leave, and sinks that went back."""
 
-import logging
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
-from broker.storage.migrations.explaining import DENIED
-from broker.storage.migrations.names import names, table
-from broker.storage.migrations.views import IS_NO_VIEW, statements
+from broker.storage.migrations.names import table
 
 revision = "0014"
 down_revision = "0013"
 
 MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
-
-logger = logging.getLogger("halfmq.storage")
 
 
 def upgrade() -> None:
@@ -40,21 +35,3 @@ def upgrade() -> None:
             "went_back", sa.SmallInteger(), nullable=False, server_default="0", comment="1: the next epoch must follow"
         ),
     )
-    _create_views()
-
-
-def _create_views() -> None:
-    connection = op.get_bind()
-    sqlite = connection.dialect.name == "sqlite"
-    try:
-        for statement in statements(names(), sqlite=sqlite):
-            # As it is: to SQLAlchemy a colon is a parameter.
-            connection.exec_driver_sql(statement.replace("%", "%%") if not sqlite else statement)
-    except sa.exc.DBAPIError as error:
-        code = getattr(error.orig, "args", (None,))[0]
-        if not sqlite and code not in {*DENIED, IS_NO_VIEW}:
-            raise
-        # The broker needs no view, and its user may lack the right.
-        logger.warning(
-            "the views for SQL were not created: grant CREATE VIEW, and run `halfmq migrate --views` (%s)", error.orig
-        )

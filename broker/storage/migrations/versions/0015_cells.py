@@ -1,12 +1,15 @@
-"""Cells: which databases there are, what is placed in which of them, and what is on its way."""
+"""Cells: which databases there are, what is placed in which of them, and what is on its way; views with gaps."""
 
+import logging
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
-from broker.storage.migrations.names import index, table
+from broker.storage.migrations.explaining import DENIED
+from broker.storage.migrations.names import index, names, table
+from broker.storage.migrations.views import IS_NO_VIEW, statements
 
 revision = "0015"
 down_revision = "0014"
@@ -15,6 +18,9 @@ MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "
 ID = sa.LargeBinary(16).with_variant(mysql.BINARY(16), "mysql", "mariadb")
 BODY = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 LARGE = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+
+
+logger = logging.getLogger("halfmq.storage")
 
 
 def upgrade() -> None:
@@ -72,3 +78,21 @@ def upgrade() -> None:
         sa.Column("move_id", sa.Integer(), nullable=False, comment="by which it left this cell"),
         **MYSQL,
     )
+    _create_views()
+
+
+def _create_views() -> None:
+    connection = op.get_bind()
+    sqlite = connection.dialect.name == "sqlite"
+    try:
+        for statement in statements(names(), sqlite=sqlite):
+            # As it is: to SQLAlchemy a colon is a parameter.
+            connection.exec_driver_sql(statement.replace("%", "%%") if not sqlite else statement)
+    except sa.exc.DBAPIError as error:
+        code = getattr(error.orig, "args", (None,))[0]
+        if not sqlite and code not in {*DENIED, IS_NO_VIEW}:
+            raise
+        # The broker needs no view, and its user may lack the right.
+        logger.warning(
+            "the views for SQL were not created: grant CREATE VIEW, and run `halfmq migrate --views` (%s)", error.orig
+        )

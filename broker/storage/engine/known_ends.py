@@ -1,0 +1,71 @@
+"""The ends of queues as this process left them: whoever takes offsets and finds less has proof of a restore.
+
+Under the lock of its row a queue is never shorter than a COMMIT of before has left it, unless the database was put back
+to an earlier state. From then on this process stores nothing: its offsets were given before, for other messages.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from broker.errors import StorageUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MOST = 50_000
+"""Queues that are remembered."""
+
+
+class KnownEnds:
+    """The next offsets of queues that are known to be committed; used by every thread.
+
+    Attributes:
+        went_back: whether the database was found in an earlier state.
+    """
+
+    def __init__(self) -> None:
+        """Knows nothing yet."""
+        self._ends: dict[int, int] = {}
+        self.went_back = False
+
+    def of(self, queue_ids: Iterable[int]) -> dict[int, int]:
+        """The known ends of these queues.
+
+        Raises:
+            StorageUnavailable: the database is in an earlier state than it was.
+        """
+        if self.went_back:
+            raise _went_back()
+        return {queue_id: self._ends[queue_id] for queue_id in queue_ids if queue_id in self._ends}
+
+    def compare(self, known: Mapping[int, int], found: Mapping[int, int]) -> None:
+        """Compares known ends with those that were found afterwards, in rows that are locked.
+
+        Raises:
+            StorageUnavailable: the database is in an earlier state than it was.
+        """
+        if any(found[queue_id] < end for queue_id, end in known.items()):
+            self.went_back = True
+            raise _went_back()
+
+    def note(self, ends: Mapping[int, int]) -> None:
+        """Notes ends that are committed."""
+        for queue_id, end in ends.items():
+            # The last one is the newest. Another thread may note less at the same moment: then less is known.
+            self._ends[queue_id] = max(end, self._ends.pop(queue_id, 0))
+        while len(self._ends) > MOST:
+            self._ends.pop(next(iter(self._ends)), None)
+
+    def sample(self, most: int) -> dict[int, int]:
+        """The ends of some queues: in the database they are there or further."""
+        known = list(self._ends.copy().items())
+        return dict(known if len(known) <= most else random.sample(known, most))
+
+
+def _went_back() -> StorageUnavailable:
+    return StorageUnavailable(
+        "The database is in an earlier state than it was: it was restored, or a replica that lacks the latest"
+        " transactions took its place. This broker ends; nothing was stored."
+    )
