@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
     from halfmq.v1 import message_pb2
 
+_PLACED = {
+    query_pb2.TIMELINE_EVENT_TYPE_SCHEDULED,
+    query_pb2.TIMELINE_EVENT_TYPE_RELEASED,
+    query_pb2.TIMELINE_EVENT_TYPE_RECALLED,
+}
 _DELIVERIES = {
     query_pb2.TIMELINE_EVENT_TYPE_DELIVERED,
     query_pb2.TIMELINE_EVENT_TYPE_ACKED,
@@ -43,11 +48,16 @@ def is_found(answer: query_pb2.GetMessageResponse) -> bool:
     return any(answer.HasField(field) for field in ("message", "waiting", "recalled_at"))
 
 
+def better(one: query_pb2.GetMessageResponse, other: query_pb2.GetMessageResponse) -> query_pb2.GetMessageResponse:
+    """Of two answers about a message the one that has it; else the one by which it does not wait any more."""
+    return other if is_found(other) or one.HasField("scheduled_at") else one
+
+
 def merged(answers: Sequence[query_pb2.GetTimelineResponse]) -> query_pb2.GetTimelineResponse:
     """One timeline of the answers of all cells that know a message: each has the deliveries that were made there."""
     if len(answers) == 1:
         return answers[0]
-    whole = next((answer for answer in answers if not _lacks_its_place(answer)), answers[0])
+    whole = next(filter(has_its_place, answers), answers[0])
     events: list[Any] = list(whole.events)
     for answer in answers:
         events += [event for event in answer.events if event.type in _DELIVERIES and event not in events]
@@ -57,6 +67,9 @@ def merged(answers: Sequence[query_pb2.GetTimelineResponse]) -> query_pb2.GetTim
     return query_pb2.GetTimelineResponse(events=[*before, *deliveries])
 
 
-def _lacks_its_place(answer: query_pb2.GetTimelineResponse) -> bool:
-    released = query_pb2.TIMELINE_EVENT_TYPE_RELEASED
-    return lacks_places(event.position for event in answer.events if event.type == released)
+def has_its_place(answer: query_pb2.GetTimelineResponse) -> bool:
+    """Whether a timeline is of the cell that its message is in, as far as it has a place."""
+    placed = [event for event in answer.events if event.type in _PLACED]
+    if not placed or placed[-1].type == query_pb2.TIMELINE_EVENT_TYPE_RECALLED:
+        return True
+    return bool(placed[-1].position.topic)

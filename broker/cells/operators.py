@@ -270,7 +270,7 @@ class QueryRouter(query_pb2_grpc.QueryServiceServicer):
             request,
             context,
             is_whole=left_behind.is_found,
-            joined=lambda found, other: other if left_behind.is_found(other) else found,
+            joined=left_behind.better,
         )
         return found  # type: ignore[no-any-return]
 
@@ -278,7 +278,9 @@ class QueryRouter(query_pb2_grpc.QueryServiceServicer):
         self, request: query_pb2.GetTimelineRequest, context: _Context
     ) -> query_pb2.GetTimelineResponse:
         """Returns the events of a message, of all cells that it was in."""
-        answers = await self._router.all_found(lambda each: each.queries.GetTimeline, request, context)
+        answers = await self._router.all_found(
+            lambda each: each.queries.GetTimeline, request, context, is_whole=left_behind.has_its_place
+        )
         return left_behind.merged(answers)
 
     async def FindMessages(

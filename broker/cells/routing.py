@@ -316,23 +316,26 @@ class Router:
             found = answer if found is None else joined(found, answer)
             if is_whole(found):
                 return found
-        why = await self._why_not(refusals)
-        if why is not None and (found is None or isinstance(why, StorageUnavailable)):
-            raise why
+        await self._check_missing(refusals, [] if found is None else [found])
         return found
 
-    async def all_found(self, method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any) -> list[Any]:
+    async def all_found(
+        self,
+        method: Callable[[Any], Callable[..., Awaitable[Any]]],
+        *arguments: Any,
+        is_whole: Callable[[Any], bool],
+    ) -> list[Any]:
         """The answers of all cells that know something, of those that can be reached.
 
         Raises:
             NotFound: of all cells.
-            StorageUnavailable: no cell knows it, and one that could not be asked may.
+            StorageUnavailable: no answer is whole, and a cell that could not be asked may have one that is.
         """
         answers = [answer async for answer in self._answers(self.cells, method, *arguments)]
-        refusals = [answer for answer in answers if isinstance(answer, BrokerError)]
-        if len(refusals) == len(answers) and (why := await self._why_not(refusals)) is not None:
-            raise why
-        return [answer for answer in answers if not isinstance(answer, BrokerError)]
+        found = [answer for answer in answers if not isinstance(answer, BrokerError)]
+        if not any(map(is_whole, found)):
+            await self._check_missing([answer for answer in answers if isinstance(answer, BrokerError)], found)
+        return found
 
     async def _answers(
         self, cells: Iterable[Cell], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
@@ -346,14 +349,23 @@ class Router:
                 answer = error.as_outcome()
             yield answer
 
-    async def _why_not(self, refusals: Sequence[BrokerError]) -> BrokerError | None:
-        """What it means that some cells do not have something, and the others not all of it."""
+    async def _check_missing(self, refusals: Sequence[BrokerError], found: Sequence[Any]) -> None:
+        """What it means that some cells do not have something, and the others, if any, not all of it.
+
+        Raises:
+            NotFound: no cell has it.
+            StorageUnavailable: it may be in a cell that could not be asked, or on its way.
+        """
+        if found and not await self.placing.store.moved_lately(0):
+            # Nothing has ever moved: there is no more of it, as when its topic was deleted.
+            return
         for refusal in refusals:
             if isinstance(refusal, StorageUnavailable):
-                return refusal
+                raise refusal
         if await self.moved_lately():
-            return Moved("transaction, or what it is for,")
-        return next(iter(refusals), None)
+            raise Moved("transaction, or what it is for,")
+        if not found:
+            raise refusals[0]
 
     def in_turn(self, first: Cell | None = None) -> list[Cell]:
         """All cells, one of them first."""

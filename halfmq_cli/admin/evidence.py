@@ -176,7 +176,7 @@ def place_text(place: LogPosition) -> str:
     if place.scheduled_at is not None:
         return f"{place.message_id} for topic {place.topic}, to be delivered at {precise(place.scheduled_at)}"
     if place.queue is None:
-        return f"{place.message_id} in a topic that was deleted"
+        return f"{place.message_id} at a place that is not known any more"
     return f"{place.message_id} in topic {place.topic}, queue {place.queue}, offset {place.offset}"
 
 

@@ -39,7 +39,7 @@ def _what(event: TimelineEvent) -> str:
         elif place.queue is not None:
             parts.append(f"at {place.topic}/{place.queue}/{place.offset}")
         else:
-            parts.append("in a topic that was deleted")
+            parts.append("at a place that is not known any more")
     return ", ".join(parts) or "-"
 
 

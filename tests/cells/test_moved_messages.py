@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from cells.client import CellClient
+from cells.client import CellClient, reason
 from cells.conftest import SETTINGS
 from faults.client import COMMITTED, PATIENCE, message, new_id
 from halfmq.v1 import query_pb2
 from support.brokers import BrokerProcess
-from support.command import run
+from support.command import killed_when_it_tells, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +112,29 @@ def test_a_timeline_has_the_deliveries_of_all_cells(client: CellClient, cells: C
     # The name of the group went with it.
     assert [event.group for event in events if event.type == DELIVERED] == ["", later]
     assert [event.position.topic for event in events if event.type == RELEASED] == [topic]
+
+
+def test_while_a_topic_is_on_its_way_its_place_is_not_known(
+    client: CellClient, cells: Cells, newcomer: CellClient
+) -> None:
+    topic = client.topic_in("", queues=4)
+    own, places = committed(client, topic)
+    variables = {"HALFMQ_DATABASE": cells.home, "HALFMQ_CELLS": f"b={cells.other}"}
+    killed_when_it_tells("sealed", "cells", "move", "--to", "b", "--topic", topic, variables=variables)
+    repeated = newcomer.commit(own)
+    assert repeated.state == COMMITTED
+    assert [(place.topic, place.offset) for place in repeated.released] == [("", -1)] * len(places)
+    for ask in (
+        lambda: newcomer.transaction(own),
+        lambda: newcomer.message(own),
+        lambda: newcomer._queries.GetTimeline(query_pb2.GetTimelineRequest(message_id=own), timeout=PATIENCE),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            ask()
+        assert (refused.value.code(), reason(refused.value)) == (grpc.StatusCode.UNAVAILABLE, "MOVED")
+    resumed = run("cells", "move", "--resume", variables=variables)
+    assert resumed.returncode == 0, resumed.stderr
+    assert places_of(newcomer, own) == places
 
 
 def test_the_place_of_a_message_of_a_deleted_topic_is_not_known(client: CellClient, newcomer: CellClient) -> None:

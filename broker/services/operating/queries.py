@@ -9,7 +9,7 @@ from broker.domain.ids import message_id
 from broker.domain.limits import check_search_key
 from broker.domain.place import InLog
 from broker.errors import InvalidArgument, NotFound
-from broker.ports.queries import MessageSearch
+from broker.ports.queries import MessageSearch, TimelineKind
 from broker.services.catalog import topic_replaced
 from broker.services.operating.timeline import transaction_events
 from broker.services.paging import message_token, page_limit, parse_message_token
@@ -68,7 +68,7 @@ class MessageQueries:
             NotFound: nothing is known of it, or it may not be seen.
         """
         found = await self._store.find_message(transaction_id, position)
-        if found is None or not (may is None or may(await self._topic_of(found, transaction_id, position))):
+        if found is None or not await self._is_for(may, found, transaction_id, position):
             raise NotFound(
                 f"There is no message {message_id(transaction_id, position)}: it never came here, or its op record is"
                 " past retention.",
@@ -111,6 +111,13 @@ class MessageQueries:
         """Converts a place to a position."""
         return await self._positions.of(place, own_id)
 
+    async def _is_for(self, may: Judge | None, found: FoundMessage, transaction_id: bytes, position: int) -> bool:
+        """Whether a message may be seen: one whose topic is not known any more only by who may see everything."""
+        if may is None:
+            return True
+        topic = await self._topic_of(found, transaction_id, position)
+        return bool(topic or found.place is None) and may(topic)
+
     async def _topic_of(self, found: FoundMessage, transaction_id: bytes, position: int) -> str:
         """Its topic; empty if that was deleted."""
         for message in (found.message, found.waiting):
@@ -140,8 +147,14 @@ class MessageQueries:
         if may_group is None:
             return events
         return [
-            event if may_group(event.group) else replace(event, group="", client_id="", reason="") for event in events
+            event if _is_of_group(event, may_group) else replace(event, group="", client_id="", reason="")
+            for event in events
         ]
+
+
+def _is_of_group(event: TimelineEvent, may: Judge) -> bool:
+    # Of deliveries to a group that is not here any more nobody knows which it was.
+    return bool(event.group or event.kind < TimelineKind.DELIVERED) and may(event.group)
 
 
 def _beginning(topic: Topic, wanted: Wanted) -> tuple[int, int]:

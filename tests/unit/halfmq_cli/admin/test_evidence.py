@@ -88,7 +88,7 @@ def test_a_decided_one_tells_where_its_messages_went() -> None:
         '"a": 1',
         f"{ID}.1 for topic orders, to be delivered at 2026-01-31T13:00:00.000Z",
         f"{ID}.2 for topic orders, recalled at 2026-01-31T12:00:00.000Z",
-        f"{ID}.3 in a topic that was deleted",
+        f"{ID}.3 at a place that is not known any more",
         f"halfmq admin message timeline {ID}",
     ):
         assert part in shown, part

@@ -15,7 +15,7 @@ from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import InvalidArgument, NotFound, VerdictConflict
 from broker.ports.epochs import SINK_GROUP
 from broker.ports.groups import DeadLetterPage, DeadLetterSearch, Redriven
-from broker.ports.queries import FoundMessage, FoundPage, MessageSearch
+from broker.ports.queries import FoundMessage, FoundPage, MessageSearch, TimelineEvent, TimelineKind
 from broker.ports.transactions import (
     DecidedPage,
     DecidedSearch,
@@ -392,6 +392,7 @@ class Queries:
     def __init__(self, found: FoundMessage | None = None, following: tuple[int, int] | None = None) -> None:
         self.found, self.following = found, following
         self.searches: list[MessageSearch] = []
+        self.deliveries: list[Any] = []
 
     async def find_message(self, transaction_id: bytes, position: int) -> FoundMessage | None:
         return self.found
@@ -401,7 +402,7 @@ class Queries:
         return FoundPage([], self.following)
 
     async def deliveries_of(self, queue_id: int, offset: int) -> list[Any]:
-        return [(queue_id, offset)]
+        return self.deliveries or [(queue_id, offset)]
 
 
 class TestQueries:
@@ -413,6 +414,24 @@ class TestQueries:
         with pytest.raises(NotFound) as refused:
             await self.service(Queries()).timeline(ID, 0)
         assert refused.value.reason == "MESSAGE_NOT_FOUND"
+
+    async def test_of_a_topic_that_is_not_known_any_more_only_who_may_see_everything_sees_a_message(self) -> None:
+        names = FakeNames()
+        found = FoundMessage(TransactionState.COMMITTED, place=InLog(10, 3))
+        service = MessageQueries(Queries(found), Records(), names.catalog(), Positions(names))
+        assert await service.message(ID, 0) is found
+        with pytest.raises(NotFound):
+            await service.message(ID, 0, lambda topic: topic != "secret")
+
+    async def test_of_deliveries_to_a_group_that_is_gone_only_who_may_see_everything_sees_the_client(self) -> None:
+        op = OpEntry(TransactionState.COMMITTED, VerdictSource.PRODUCER, 200, None, [InLog(10, 3)])
+        detail = TransactionDetail(summary(1, TransactionState.COMMITTED), op=op)
+        store = Queries(FoundMessage(TransactionState.COMMITTED))
+        store.deliveries = [TimelineEvent(TimelineKind.DELIVERED, 300, client_id="till-1")]
+        whole = await self.service(store, detail).timeline(ID, 0)
+        hidden = await self.service(store, detail).timeline(ID, 0, None, lambda group: group != "secret")
+        assert (whole[-1].client_id, hidden[-1].client_id) == ("till-1", "")
+        assert whole[:-1] == hidden[:-1]
 
     async def test_a_page_begins_where_the_one_before_ended(self) -> None:
         store = Queries(following=(3, 255))
