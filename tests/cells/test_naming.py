@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
@@ -153,3 +154,31 @@ def test_two_transactions_of_one_call_with_one_id_are_in_one_cell(client: CellCl
     assert client.commit(own).state == COMMITTED
     assert bodies(client, near) == [b"1"]
     assert bodies(client, far) == []
+
+
+def test_what_a_restored_list_does_not_have_is_placed_by_creating_it_again(client: CellClient, cells: Cells) -> None:
+    """The home database was put back to before the topic was created in its cell, and the cell was not."""
+    topic = client.topic_in("b")
+    client.send(message(topic, "kept"))
+    with closing(connect(cells.home)) as own, own.cursor() as cursor:
+        for table in ("placement", "moved_name"):
+            cursor.execute(f"DELETE FROM {table} WHERE name = '{topic}'")
+        own.commit()
+    until = time.monotonic() + 10
+    while topic_is_found(client, topic):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    again = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=topic, queue_count=1), cell="b")
+    with pytest.raises(grpc.RpcError) as refused:
+        client.admin.CreateTopic(again, timeout=PATIENCE)
+    assert reason(refused.value) == "TOPIC_EXISTS"
+    assert bodies(client, topic) == [b"kept"]
+
+
+def topic_is_found(client: CellClient, topic: str) -> bool:
+    try:
+        client.offsets(topic)
+    except grpc.RpcError as error:
+        assert error.code() in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE}
+        return False
+    return True

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.domain.check_policy import SECOND
-from broker.domain.group import LATEST, GroupSettings
+from broker.domain.filters import FilterKind, compile_filter
+from broker.domain.group import EARLIEST, LATEST, GroupSettings
 from broker.domain.place import InLog
 from broker.domain.topic import TopicChange, TopicSettings
 from broker.errors import ConfigurationError, DatabaseReplaced, OffsetLost, Refused, StaleReceipt, StorageUnavailable
 from broker.ports.audit import AuditSearch
 from broker.ports.connections import SILENT, BrokerStatus
-from broker.ports.delivery import ExtendWork, HoldWork, JoinWork, NackWork
+from broker.ports.delivery import ClaimWork, ExtendWork, HoldWork, JoinWork, NackWork
 from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from broker.domain.lease import Receipt
     from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
+    from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
 
 MINUTE = 60 * SECOND
@@ -465,6 +467,27 @@ async def test_no_offset_is_given_again_by_a_broker_that_gave_it(
     with pytest.raises(ConfigurationError, match="noticed"):
         check_restorations(database)
     database.close()
+
+
+async def test_what_a_filter_chose_of_the_time_undone_is_forgotten(world: World, store: Store, topic: Topic) -> None:
+    """Its offsets are given to other messages, which it would pass."""
+    odd = compile_filter(FilterKind.SQL, "odd")
+    group = await store.create_group("odd", GroupSettings(3), TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [topic], "consumer", {topic.topic_id: odd}, start_at=EARLIEST))
+
+    def numbered(name: str, which: bool) -> SendWork:
+        return sending(topic, name, properties={"odd": str(which).lower()})
+
+    ok(await store.send([numbered("first", True)]))
+    ok(await store.settle(acks(await pull(store, group, topic))))
+    moment = Moment(world)
+    ok(await store.send([numbered(f"undone {number}", number == 3) for number in range(4)]))
+    await store._judge(ClaimWork(group, [topic], "consumer", 100, 1 << 20, LEASE))
+    other = await moment.restore()
+    # As its connections were lost with the server.
+    store._database.discard(store._database.session())
+    ok(await other.send([numbered(f"new {number}", number != 3) for number in range(4)]))
+    assert bodies(await pull(store, group, topic)) == ["new 0", "new 1", "new 2"]
 
 
 async def test_a_broker_notices_that_a_restore_was_told(world: World, store: Store) -> None:

@@ -64,6 +64,7 @@ class Delivery(Access):
         """Creates the lanes of claims and of receipts."""
         super().__init__(database, config)
         self.groups = GroupMemory()
+        database.interrupted.append(self.groups.forget)
         self._keep_history = config.keep_history
         self._judging: dict[tuple[int, frozenset[int]], asyncio.Future[None]] = {}
         self._claims: Lane[ClaimWork, Claimed] = Lane(

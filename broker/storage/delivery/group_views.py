@@ -72,6 +72,10 @@ class GroupMemory:
             session, group_id, [(row[0], None) for row in session.execute_all([self.look(group_id)])[0].rows], 0
         )
 
+    def forget(self) -> None:
+        """Forgets all: the database may have been put back, and epochs and offsets be given again."""
+        self._views = {}
+
     def wants_judging(self, group_id: int) -> bool:
         """Whether a group has filters and no evaluated messages left to deliver, as far as known."""
         view = self._views.get(group_id)

@@ -86,6 +86,8 @@ class Database:
     Attributes:
         observer: notified of transactions and their failures.
         survives: what an acknowledged commit survives, as the end of a sentence; empty: nothing, or it was not checked.
+        known_ends: where COMMITs of this process left the ends of queues.
+        interrupted: called when connections were lost or the primary changed: what was read before may be undone.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Database:
         self.observer = NO_OBSERVER
         self.known_ends = KnownEnds()
         self._identity: object = None
+        self.interrupted: list[Callable[[], None]] = []
         self.survives = ""
         self._connecting = threading.local()
         # Of the pool: a discarded session's is replaced.
@@ -244,6 +247,8 @@ class Database:
 
     def _drop_idle(self) -> None:
         self._generation += 1
+        for forget in self.interrupted:
+            forget()
         self._pool.dispose()
         self._pool = self._pool.recreate()
 

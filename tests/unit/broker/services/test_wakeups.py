@@ -72,6 +72,17 @@ def test_a_look_that_is_older_than_a_release_takes_nothing_back(wakeups: Wakeups
     assert not woken(event)
 
 
+def test_a_queue_that_stays_shorter_than_it_was_wakes_from_there_on(wakeups: Wakeups, event: asyncio.Event) -> None:
+    """The database was put back: otherwise nobody is woken until the queue is longer than before."""
+    wakeups.grown_to({FIRST: 20}, [ORDERS])
+    event.clear()
+    for end in (15, 15):
+        wakeups.grown_to({FIRST: end}, [ORDERS])
+    assert not event.is_set()
+    wakeups.grown_to({FIRST: 16}, [ORDERS])
+    assert event.is_set()
+
+
 def test_every_queue_counts_by_itself(wakeups: Wakeups, event: asyncio.Event) -> None:
     wakeups.released({FIRST: 5})
     event.clear()
