@@ -21,6 +21,7 @@ from broker.ports.transactions import PrepareWork
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
 from broker.storage.delivery import leases
 from broker.storage.delivery.after_restore import SPARE
+from broker.storage.engine.connection import Database
 from broker.storage.retention.topic_deletion import orphaned_dead_letters
 from broker.storage.retention.trimming import to_trim
 from conformance.restoring import Moment, count_from_one, told
@@ -467,6 +468,33 @@ async def test_no_offset_is_given_again_by_a_broker_that_gave_it(
     with pytest.raises(ConfigurationError, match="noticed"):
         check_restorations(database)
     database.close()
+
+
+@ON_ONE
+async def test_in_a_cluster_two_reports_have_to_agree(
+    world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new primary may not have applied yet what the former one has committed."""
+    monkeypatch.setattr(Database, "is_cluster", True)
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    ok(await store.send([sending(topic)]))
+    applied = Moment(world)
+
+    async def report() -> None:
+        world.clock.pass_time(SECOND)
+        await store.report_broker(ONE, None)
+
+    await moment.restore()
+    with pytest.raises(StorageUnavailable):
+        await report()
+    await applied.restore()
+    await report()
+    await moment.restore()
+    with pytest.raises(StorageUnavailable):
+        await report()
+    with pytest.raises(DatabaseReplaced):
+        await report()
 
 
 async def test_what_a_filter_chose_of_the_time_undone_is_forgotten(world: World, store: Store, topic: Topic) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import DatabaseReplaced
+from broker.errors import DatabaseReplaced, StorageUnavailable
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import brokers, restorations
 from broker.storage.engine.transaction_runner import TransactionRunner
@@ -30,12 +30,15 @@ class Connections(Access):
 
     _reported: tuple[tuple[Any, ...], restorations.Remembered] | None = None
     """The process of the last report that is known to be committed, and what is remembered of it."""
+    _seems_back = False
+    """Whether the database seemed to be in an earlier state at the last report."""
 
     async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
         """Replaces what a broker reported before; None: its clients are unchanged.
 
         Raises:
             DatabaseReplaced: the database is in an earlier state than at the last report.
+            StorageUnavailable: it cannot be reached; or, in a cluster, it seems to be in an earlier state.
         """
         now = self.clock.now()
         process = (status.broker_id, status.host, status.pid, status.started_at)
@@ -48,6 +51,8 @@ class Connections(Access):
             if known.went_back or (
                 remembered is not None and restorations.went_back(session, remembered, before, ends, now)
             ):
+                if self._database.is_cluster and not self._seems_back:
+                    return True
                 newest = remembered.restoration if remembered is not None else restorations.newest(session)
                 restorations.notice(session, status.broker_id, newest, now)
                 return None
@@ -64,8 +69,13 @@ class Connections(Access):
         done = await self._clean(report)
         if done is None:
             raise DatabaseReplaced
+        # In a cluster it has to be so at the next report, too: until then what is missing is applied, if it is there.
+        self._seems_back = done is True
+        if self._seems_back:
+            raise StorageUnavailable("The database seems to be in an earlier state than it was; the next report tells.")
         if isinstance(done, bool):
             return False
+        known.suspected = {}
         self._reported = process, done
         return True
 

@@ -124,7 +124,6 @@ class Database:
         self.names = TableNames(table_prefix)
         self.availability = Availability()
         self.observer = NO_OBSERVER
-        self.known_ends = KnownEnds()
         self._identity: object = None
         self.interrupted: list[Callable[[], None]] = []
         self.survives = ""
@@ -138,6 +137,7 @@ class Database:
         given = DIALECTS[self.url.get_backend_name()]
         self.dialect: Dialect
         self.dialect, self.version = given.recognised(self.target, LOGIN_TIMEOUT)
+        self.known_ends = KnownEnds(of_cluster=self.is_cluster)
         self._writer_table = self.names.table("cluster_writer")
         self._primary = self._primary_finder(only_looks) if self.dialect.kind is not None else None
         self.volatile = self.dialect.is_volatile(self.target)
@@ -234,6 +234,11 @@ class Database:
         """Drops a session whose connection is unreliable, and all idle ones, which are probably broken as well."""
         session.connection.invalidate()
         self._drop_idle()
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether a server may answer before it has applied what another one has committed."""
+        return self.dialect.kind in {Kind.GROUP, Kind.GALERA}
 
     @property
     def was_replaced(self) -> bool:

@@ -1,7 +1,8 @@
 """The ends of queues as this process left them: whoever takes offsets and finds less has proof of a restore.
 
 Under the lock of its row a queue is never shorter than a COMMIT of before has left it, unless the database was put back
-to an earlier state. From then on this process stores nothing: its offsets were given before, for other messages.
+to an earlier state. From then on this process stores nothing: its offsets were given before, for other messages. Of a
+cluster a server may answer before it has applied what another one has committed: there it is a suspicion.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ class KnownEnds:
 
     Attributes:
         went_back: whether the database was found in an earlier state.
+        suspected: known ends of queues that were found to be shorter, in a cluster.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_cluster: bool = False) -> None:
         """Knows nothing yet."""
         self._ends: dict[int, int] = {}
+        self._of_cluster = of_cluster
         self.went_back = False
+        self.suspected: dict[int, int] = {}
 
     def of(self, queue_ids: Iterable[int]) -> dict[int, int]:
         """The known ends of these queues.
@@ -46,9 +50,14 @@ class KnownEnds:
         Raises:
             StorageUnavailable: the database is in an earlier state than it was.
         """
-        if any(found[queue_id] < end for queue_id, end in known.items()):
+        shorter = {queue_id: end for queue_id, end in known.items() if found[queue_id] < end}
+        if not shorter:
+            return
+        if self._of_cluster:
+            self.suspected = shorter
+        else:
             self.went_back = True
-            raise _went_back()
+        raise _went_back()
 
     def note(self, ends: Mapping[int, int]) -> None:
         """Notes ends that are committed."""
@@ -59,13 +68,13 @@ class KnownEnds:
             self._ends.pop(next(iter(self._ends)), None)
 
     def sample(self, most: int) -> dict[int, int]:
-        """The ends of some queues: in the database they are there or further."""
+        """The ends of some queues, and of suspected ones: in the database they are there or further."""
         known = list(self._ends.copy().items())
-        return dict(known if len(known) <= most else random.sample(known, most))
+        return dict(known if len(known) <= most else random.sample(known, most)) | self.suspected
 
 
 def _went_back() -> StorageUnavailable:
     return StorageUnavailable(
         "The database is in an earlier state than it was: it was restored, or a replica that lacks the latest"
-        " transactions took its place. This broker ends; nothing was stored."
+        " transactions took its place. Nothing was stored; if it stays so, this broker ends."
     )
