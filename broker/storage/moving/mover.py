@@ -95,6 +95,7 @@ class Mover:
         try:
             copies = Copies(self._databases, move, self._tell)
             if self._state_in_source(move) is not MoveState.SEALED:
+                copies.refuse_same_ids()
                 copies.ahead()
                 self._seal(move, copies)
             copies.rest()
@@ -115,6 +116,7 @@ class Mover:
 
     def _seal(self, move: Move, copies: Copies) -> None:
         for left in reversed(range(ATTEMPTS)):
+            copies.refuse_same_ids()
             began = time.monotonic()
             try:
                 self._databases.write(

@@ -17,6 +17,7 @@ class Why(StrEnum):
     MOVING = auto()
     MOVED_APART = auto()
     TRANSACTIONS_APART = auto()
+    SAME_ID = auto()
     TOO_MANY_NAMES = auto()
     TOO_MANY_ROWS = auto()
     COPY_DIFFERS = auto()
