@@ -14,16 +14,17 @@ from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import VerdictConflict
 from broker.ports.transactions import PrepareWork
-from broker.storage.moving import arriving, sealing
+from broker.storage.moving import arriving, copying, sealing
 from broker.storage.moving.copies import Copies
 from broker.storage.moving.refusals import MoveRefused, Why
 from conformance.moving import B, Installation, found_in, group, made_in, the_topic, topic
-from conformance.world import HOUR, POLICY, commit, decided, half, log_of, new_id, of, ok, rollback
+from conformance.world import HOUR, POLICY, commit, decided, half, log_of, new_id, of, ok, rollback, sending
 
 if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.ports.transactions import TransactionDetail
     from broker.storage.adapters.store import Store
+    from broker.storage.engine.session import Session
 
 EVIDENCE = ("transaction_check", "operator_action")
 
@@ -270,3 +271,69 @@ async def test_a_transaction_in_several_pieces_is_not_taken_for_another_one(
     before = await known_of(store, own)
     cells.move(B, topic(), group())
     assert await known_of(cells.store(B), own) == before
+
+
+def failing(*_: object, **__: object) -> None:
+    raise LookupError("nobody foresaw it")
+
+
+async def test_a_move_that_fails_after_its_seal_is_taken_back(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    own = await committed(cells, store, orders, "now", "late")
+    before = await known_of(store, own)
+    mover, move = cells.begin(B, topic(), group())
+    with monkeypatch.context() as patch:
+        patch.setattr(arriving, "decide", failing)
+        with pytest.raises(MoveRefused, match=r"taken back.*LookupError: nobody foresaw it") as refused:
+            mover.carry_on(move)
+    assert refused.value.why is Why.FAILED
+    assert mover.open_move() is None
+    assert await found_in(cells) == [0]
+    assert await known_of(store, own) == before
+    ok(await store.send([sending(await the_topic(cells, 0), "goes on")]))
+    assert cells.move(B, topic(), group()).moved
+
+
+async def test_a_move_that_fails_once_it_is_decided_goes_on(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made_in(cells, 0)
+    original = arriving.decide
+
+    def decide(session: Session, *rest: Any) -> None:
+        original(session, *rest)
+        session.commit()
+        failing()
+
+    mover, move = cells.begin(B, topic(), group())
+    with monkeypatch.context() as patch:
+        patch.setattr(arriving, "decide", decide)
+        assert mover.carry_on(move).moved
+    assert await found_in(cells) == [B]
+
+
+@pytest.mark.parametrize("at", ["copying", "deciding"])
+async def test_a_move_that_failed_and_was_left_can_be_given_up(
+    cells: Installation, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    ok(await store.send([sending(orders, "one")]))
+    mover, move = cells.begin(B, topic(), group())
+    with monkeypatch.context() as patch:
+        if at == "copying":
+            patch.setattr(copying, "store_piece", failing)
+        else:
+            patch.setattr(arriving, "decide", failing)
+            # It was killed before it took the move back.
+            patch.setattr(type(mover), "give_up", failing)
+        with pytest.raises(LookupError):
+            mover.carry_on(move)
+    assert mover.open_move() is not None
+    assert await found_in(cells) == ([0] if at == "copying" else [])
+    mover.give_up(move)
+    assert mover.open_move() is None
+    assert await found_in(cells) == [0]
+    assert [message.body for message in await log_of(store, await the_topic(cells, 0))] == [b"one"]
+    assert cells.count(B, "message") == 0

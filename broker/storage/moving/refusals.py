@@ -23,6 +23,7 @@ class Why(StrEnum):
     COPY_DIFFERS = auto()
     MOVE_DECIDED = auto()
     MOVE_GIVEN_UP = auto()
+    FAILED = auto()
 
 
 class MoveRefused(Refused):
