@@ -221,7 +221,7 @@ def _move(
 def _carried_on(mover: Mover, move: Move) -> Ended:
     try:
         return mover.carry_on(move)
-    except BrokerError:
+    except Exception:
         with suppress(BrokerError):
             if mover.open_move() is not None:
                 _tell(

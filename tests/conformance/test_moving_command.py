@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.topic import TopicSettings
 from conformance.moving import B, Installation, found_in, made_in, the_topic
-from conformance.world import log_of, ok, sending
+from conformance.world import HOUR, log_of, new_id, ok, sending
 from halfmq_cli.serving import REFUSED
 from support.command import killed_when_it_tells, run
 from support.databases import KINDS
@@ -93,6 +94,20 @@ async def test_a_command_that_is_killed_when_all_is_sealed_is_taken_back(cells: 
     assert "is decided" in taken_back.stderr
     assert halfmq(cells, "cells", "move", "--resume").returncode == 0
     assert await found_in(cells) == [B]
+
+
+async def test_a_move_that_fails_after_its_seal_is_taken_back_and_that_is_told(cells: Installation) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    others = await cells.store(B).create_topic("others", TopicSettings(1, HOUR))
+    # The same message for the same time in both cells: their rows have the same key.
+    own, due = new_id(), cells.worlds[0].clock.now() + HOUR
+    ok(await store.send([sending(orders, "a", message_id=own, deliver_at=due)]))
+    ok(await cells.store(B).send([sending(others, "b", message_id=own, deliver_at=due)]))
+    failed = halfmq(cells, *ORDERS, "--with-others")
+    assert failed.returncode == REFUSED, failed.stderr
+    assert "was taken back: all is where it was before." in failed.stderr.splitlines()[-1]
+    assert await found_in(cells) == [0]
+    assert "given up" in halfmq(cells, "cells").stdout
 
 
 def test_what_is_missing_is_told(cells: Installation) -> None:

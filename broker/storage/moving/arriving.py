@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker.domain.cell import Placed
 from broker.storage.catalog.moves import MoveState, advance, enter
-from broker.storage.moving import taken_rows
+from broker.storage.moving import evidence, same_ids, taken_rows
 from broker.storage.moving.columns import places_of
 from broker.storage.moving.comparing import unequal
 from broker.storage.moving.contents import texts, topic_names
-from broker.storage.moving.copying import Queue, guard
-from broker.storage.moving.records import ProducerGroups, merge, translated
+from broker.storage.moving.copying import Queue, groups_in, guard, store_records
+from broker.storage.moving.records import ProducerGroups, translated
 from broker.storage.moving.refusals import MoveRefused, Why
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
     from broker.storage.moving.taken_rows import Stored
 
-_TRANSLATED = {"half_message", "op_record"}
+_OF_UNDECIDED = {"half_message", *evidence.EVIDENCE}
 
 
 def begin(session: Session, move_id: int, names: Collection[Name], now: int) -> MoveState:
@@ -89,16 +89,29 @@ def decide(
         How many rows were added.
 
     Raises:
-        MoveRefused: the move was given up or is decided, a name exists here, or the copy differs.
+        MoveRefused: the move was given up or is decided, a name exists here, the copy differs, or a transaction is
+            another one here.
     """
     guard(session, move_id)
     _refuse_taken(session, names)
     count = 0
-    for _, table, columns, rows in sealed():
-        count += len(rows)
+    known: set[bytes] = set()
+    dropped: set[bytes] = set()
+    for _, table, columns, found in sealed():
+        count += len(found)
+        rows = found
         if table == "queue":
             _compare(session, columns, rows, ends)
-        if table != "producer_group":
+        if table in _OF_UNDECIDED:
+            at = places_of(columns)
+            own = at["transaction_id"]
+            if table == "half_message":
+                # Those of one transaction may come in several pieces; the first one tells when it was prepared.
+                new = {row[own]: row[at["born_at"]] for row in reversed(found) if row[own] not in known}
+                known |= new.keys()
+                dropped |= same_ids.rolled_back(session, new)
+            rows = [row for row in found if row[own] not in dropped]
+        if rows and table != "producer_group":
             _add(session, table, columns, rows, groups)
     taken_rows.forget(session, move_id)
     for name in names:
@@ -108,15 +121,15 @@ def decide(
 
 
 def _add(session: Session, table: str, columns: str, rows: list[tuple[Any, ...]], groups: ProducerGroups) -> None:
-    at = places_of(columns)
-    if table in _TRANSLATED:
-        named = [dict(zip(at, row, strict=True)) for row in rows]
-        ids = {row["producer_group_id"] for row in named if row["producer_group_id"] is not None}
-        named = translated(named, groups.there(session, ids))
+    if table in evidence.EVIDENCE:
+        evidence.store(session, table, columns, rows)
+        return
+    if table in {"half_message", "op_record"}:
+        named = [dict(zip(columns.split(", "), row, strict=True)) for row in rows]
         if table == "op_record":
-            merge(session, named)
+            store_records(session, named, groups)
             return
-        rows = [tuple(row.values()) for row in named]
+        rows = [tuple(row.values()) for row in translated(named, groups.there(session, groups_in(named)))]
     added = session.insert(table, columns, rows)
     if added != len(rows):
         raise RuntimeError(f"{added} of {len(rows)} rows of {table} were added")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.storage.catalog.moves import MoveState
-from broker.storage.moving import aligning, arriving, comparing, contents, copying, taken_rows
+from broker.storage.moving import aligning, arriving, comparing, contents, copying, same_ids, taken_rows
 from broker.storage.moving.columns import places_of
 from broker.storage.moving.copying import Queue
 from broker.storage.moving.records import ProducerGroups
@@ -58,6 +58,20 @@ class Copies:
             self._tell(f"copied {copied} messages")
             if copied <= LITTLE:
                 return
+
+    def refuse_same_ids(self) -> None:
+        """Refuses the move while nothing stands still yet, if a transaction without a verdict is in both cells.
+
+        Raises:
+            MoveRefused: one is.
+        """
+        names, databases = self._move.names, self._databases
+        coming = databases.read(
+            self._move.source,
+            lambda session: same_ids.undecided(session, contents.look_up(session, names).topic_ids),
+        )
+        if coming:
+            databases.read(self._move.target, lambda session: same_ids.rolled_back(session, coming))
 
     def _queues(self, topic_ids: list[int]) -> list[Queue]:
         query = "SELECT topic_id, queue_id FROM queue WHERE topic_id"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.domain.transaction import VerdictSource
 from broker.storage.catalog.moves import MoveState, state_of
 from broker.storage.log import keys
-from broker.storage.moving import taken_rows
+from broker.storage.moving import evidence, same_ids, taken_rows
 from broker.storage.moving.columns import columns_of, places_of
 from broker.storage.moving.records import ProducerGroups, is_scheduled, merge, translated
 from broker.storage.moving.refusals import MoveRefused, Why
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from broker.storage.engine.session import Session
 
-EVIDENCE = ("transaction_check", "operator_action")
 AT_ONCE = 1000
 BYTES_AT_ONCE = 4 << 20
 COPIED = "copied"
@@ -126,18 +124,7 @@ def read_piece(session: Session, queue: Queue, after: int | None, groups: Produc
     )
     at = places_of(columns)["transaction_id"]
     records = read_records(session, {row[at] for row in rows}, groups)
-    return Piece(queue, after, list(rows), records, _read_evidence(session, records))
-
-
-def _read_evidence(session: Session, records: Sequence[dict[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
-    # Most transactions were neither checked nor resolved.
-    ids = sorted(
-        row["transaction_id"] for row in records if row["check_count"] or row["source"] == VerdictSource.OPERATOR
-    )
-    return {
-        table: session.fetch_in(f"SELECT {columns_of(table)} FROM {table} WHERE transaction_id", ids)
-        for table in EVIDENCE
-    }
+    return Piece(queue, after, list(rows), records, evidence.read(session, records))
 
 
 def read_records(session: Session, ids: set[bytes], groups: ProducerGroups) -> list[dict[str, Any]]:
@@ -159,7 +146,7 @@ def store_piece(session: Session, move_id: int, piece: Piece, groups: ProducerGr
     """Adds messages to what was copied; False: another process did.
 
     Raises:
-        MoveRefused: the move was given up, or is decided.
+        MoveRefused: the move was given up, or is decided; or a transaction of these is another one here.
     """
     guard(session, move_id)
     if last_copied(session, piece.queue) != piece.after:
@@ -177,21 +164,24 @@ def store_piece(session: Session, move_id: int, piece: Piece, groups: ProducerGr
     if added != len(piece.rows):
         raise RuntimeError(f"{added} of {len(piece.rows)} messages were copied")
     session.execute_all(keys.insertion(session, entries))
-    new = store_records(session, piece.records, groups)
+    store_records(session, piece.records, groups)
     for table, found in piece.evidence.items():
-        place = places_of(columns_of(table))["transaction_id"]
-        # What was here once has its own already.
-        session.insert(table, columns_of(table), [row for row in found if row[place] in new])
+        if found:
+            evidence.store(session, table, columns_of(table), found)
     waiting = [(row["transaction_id"],) for row in piece.records if is_scheduled(row["released"])]
     TakenRows(session, move_id).add(SCHEDULED, "transaction_id", waiting)
     return True
 
 
-def store_records(session: Session, records: Sequence[dict[str, Any]], groups: ProducerGroups) -> set[bytes]:
-    """Stores op records in the cell that is moved to; returns the transactions that had none there."""
-    if not records:
-        return set()
-    return merge(session, translated(records, groups.there(session, groups_in(records))))
+def store_records(session: Session, records: Sequence[dict[str, Any]], groups: ProducerGroups) -> None:
+    """Stores op records in the cell that is moved to.
+
+    Raises:
+        MoveRefused: a transaction of these is another one here, without a verdict.
+    """
+    if records:
+        same_ids.refuse_undecided(session, [row["transaction_id"] for row in records])
+        merge(session, translated(records, groups.there(session, groups_in(records))))
 
 
 def renew_records(session: Session, move_id: int, records: Sequence[dict[str, Any]], groups: ProducerGroups) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.domain.cell import HOME_NUMBER
+from broker.errors import StorageUnavailable
 from broker.storage.catalog.moves import MoveState, state_of
 from broker.storage.moving import arriving, copying, home, sealing
 from broker.storage.moving.copies import Copies
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from broker.storage.moving.databases import Databases
     from broker.storage.moving.home import Move
     from broker.storage.moving.planning import Plan
+
+logger = logging.getLogger("halfmq.storage")
 
 ATTEMPTS = 30
 """To seal while transactions without a verdict have messages outside; one a second."""
@@ -79,6 +83,7 @@ class Mover:
 
         Raises:
             MoveRefused: it cannot go on. If it was sealed, or the copy differs, it is taken back; otherwise it is open.
+                So is one that failed after the seal with an error that is no refusal.
             StorageUnavailable: a database does not answer; it stays as it is, and can go on later.
         """
         state = self._databases.write(
@@ -95,6 +100,7 @@ class Mover:
         try:
             copies = Copies(self._databases, move, self._tell)
             if self._state_in_source(move) is not MoveState.SEALED:
+                copies.refuse_same_ids()
                 copies.ahead()
                 self._seal(move, copies)
             copies.rest()
@@ -108,13 +114,36 @@ class Mover:
             if refusal.why is Why.COPY_DIFFERS or self._state_in_source(move) is MoveState.SEALED:
                 self.give_up(move)
             raise
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            if self._state_in_source(move) is not MoveState.SEALED:
+                raise
+            return self._taken_back(move, error)
         return MoveState.COME
+
+    def _taken_back(self, move: Move, error: Exception) -> MoveState:
+        """Takes a move back that failed in a way that nobody foresaw, unless it is decided."""
+        logger.error("The move %d failed after its seal.", move.number, exc_info=error)
+        try:
+            self.give_up(move)
+        except MoveRefused as refusal:
+            if refusal.why is Why.MOVE_DECIDED:
+                return MoveState.COME
+            raise
+        raise MoveRefused(
+            f"The move {move.number} failed and was taken back: all is where it was before. Please report this:"
+            f" {type(error).__name__}: {error}",
+            Why.FAILED,
+            field="move",
+        ) from error
 
     def _state_in_source(self, move: Move) -> MoveState | None:
         return self._databases.read(move.source, lambda session: state_of(session, move.number))
 
     def _seal(self, move: Move, copies: Copies) -> None:
         for left in reversed(range(ATTEMPTS)):
+            copies.refuse_same_ids()
             began = time.monotonic()
             try:
                 self._databases.write(

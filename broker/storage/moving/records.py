@@ -1,7 +1,8 @@
 """Op records of what moves. Those that the cell has already, from an earlier move, are brought up to date.
 
 Places of messages go one way: from scheduled to the log, or to recalled. So of two records of a transaction the places
-that went further are right, whichever record is the later one.
+that went further are right, whichever record is the later one. One of a rollback, whose Prepare was repeated and
+committed where its topic was meanwhile, gives way to that of the commit: its messages are in the log.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.place import Scheduled
+from broker.domain.transaction import TransactionState
+from broker.storage.moving import evidence
 from broker.storage.moving.columns import columns_of
 from broker.storage.tables.rows import decode_released, encode_released
 
@@ -19,20 +22,23 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 
-def merge(session: Session, found: Sequence[Mapping[str, Any]]) -> set[bytes]:
-    """Stores op records, or adds what they know to those that are there; rows by column.
-
-    Returns:
-        The transactions that had none.
-    """
+def merge(session: Session, found: Sequence[Mapping[str, Any]]) -> None:
+    """Stores op records, or adds what they know to those that are there; rows by column."""
     by_id = {row["transaction_id"]: row for row in found}
-    existing = dict(
-        session.fetch_in(
-            f"SELECT transaction_id, released FROM op_record{session.dialect.by_key} WHERE transaction_id",
-            sorted(by_id),
-            " ORDER BY transaction_id" + session.dialect.for_update,
-        )
-    )
+    existing, outdated = {}, []
+    for own, state, released in session.fetch_in(
+        f"SELECT transaction_id, state, released FROM op_record{session.dialect.by_key} WHERE transaction_id",
+        sorted(by_id),
+        " ORDER BY transaction_id" + session.dialect.for_update,
+    ):
+        if state == TransactionState.ROLLED_BACK and by_id[own]["state"] == TransactionState.COMMITTED:
+            outdated.append(own)
+        else:
+            existing[own] = released
+    if outdated:
+        session.delete_in("op_record", "transaction_id", outdated)
+        for table in evidence.EVIDENCE:
+            evidence.drop(session, table, outdated)
     columns = columns_of("op_record")
     names = columns.split(", ")
     new = [tuple(by_id[own][name] for name in names) for own in sorted(by_id.keys() - existing.keys())]
@@ -46,7 +52,6 @@ def merge(session: Session, found: Sequence[Mapping[str, Any]]) -> set[bytes]:
             changed.append((own, encode_released(further)))
     if changed:
         session.execute_all(session.update_each("op_record", "transaction_id", "released", changed))
-    return by_id.keys() - existing.keys()
 
 
 def later(one: tuple[Place, ...], other: tuple[Place, ...]) -> tuple[Place, ...]:

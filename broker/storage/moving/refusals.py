@@ -17,11 +17,13 @@ class Why(StrEnum):
     MOVING = auto()
     MOVED_APART = auto()
     TRANSACTIONS_APART = auto()
+    SAME_ID = auto()
     TOO_MANY_NAMES = auto()
     TOO_MANY_ROWS = auto()
     COPY_DIFFERS = auto()
     MOVE_DECIDED = auto()
     MOVE_GIVEN_UP = auto()
+    FAILED = auto()
 
 
 class MoveRefused(Refused):

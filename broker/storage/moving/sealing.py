@@ -18,7 +18,7 @@ from broker.storage.catalog.moves import MoveState, advance, enter, state_of
 from broker.storage.engine.session import StartOver
 from broker.storage.engine.statements import Statement, chunks, rows_of
 from broker.storage.groups import groups
-from broker.storage.moving import taken_rows
+from broker.storage.moving import evidence, taken_rows
 from broker.storage.moving.columns import columns_of, places_of
 from broker.storage.moving.contents import Contents, look_up, missing, needed, not_closed, shared_in_transactions
 from broker.storage.moving.refusals import MoveRefused, Why
@@ -26,7 +26,7 @@ from broker.storage.moving.taken_rows import TakenRows
 from broker.storage.tables.rows import decode_released
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from broker.domain.cell import Name
     from broker.storage.engine.session import Session
@@ -200,14 +200,20 @@ class _Taking:
             left = sorted({row[0] for row in found})
             self._session.delete_in("half_message", "transaction_id", left)
             pending = [own for own in left if own not in decided]
-            self._take("transaction_check", "transaction_id", pending, "transaction_id, check_number")
-            self._actions(pending)
+            self._evidence(dict.fromkeys(evidence.EVIDENCE, pending))
 
-    def _actions(self, ids: Sequence[bytes]) -> None:
-        index = self._session.dialect.by_index("operator_action_transaction")
-        if ids and (found := self._read("operator_action", "transaction_id", ids, "action_id", index)):
-            self._add("operator_action", found)
-            self._session.run_in("DELETE FROM operator_action WHERE transaction_id", ids)
+    def _evidence(self, wanted: Mapping[str, Sequence[bytes]], staying: Collection[bytes] = ()) -> None:
+        """Takes evidence of transactions, by table; that of those that stay is copied."""
+        by_transaction = self._session.dialect.by_index("operator_action_transaction")
+        for table, order, index in (
+            (evidence.CHECKS, "transaction_id, check_number", ""),
+            (evidence.ACTIONS, "action_id", by_transaction),
+        ):
+            found = self._read(table, "transaction_id", wanted[table], order, index)
+            self._add(table, found)
+            own = places_of(columns_of(table))["transaction_id"]
+            if leaving := sorted({row[own] for row in found}.difference(staying)):
+                evidence.drop(self._session, table, leaving)
 
     def sinks(self) -> None:
         """Sinks with the epochs that are being written."""
@@ -226,7 +232,10 @@ class _Taking:
         self._take("consumer_group", "group_id", members, "group_id")
 
     def scheduled(self) -> None:
-        """Scheduled messages with their op records, which a recall finds them by, and a move into the log changes."""
+        """Scheduled messages with their op records, which a recall finds them by, and a move into the log changes.
+
+        Op records come with their checks and what operators did.
+        """
         columns = "deliver_at, transaction_id, position"
         found = self._session.fetch_in(
             f"SELECT {columns}, size FROM scheduled_message WHERE topic_id", self._contents.topic_ids
@@ -242,12 +251,15 @@ class _Taking:
             self._records(sorted({row[1] for row in taken}))
 
     def _records(self, ids: Sequence[bytes]) -> None:
-        columns = columns_of("op_record")
+        names = columns_of("op_record").split(", ")
         found = self._read("op_record", "transaction_id", ids, "transaction_id")
         self._add("op_record", found)
-        at = places_of(columns)["released"]
+        records = [dict(zip(names, row, strict=True)) for row in found]
         # One with messages elsewhere stays for these.
-        self._session.delete_in("op_record", "transaction_id", [row[0] for row in found if self._is_inside(row[at])])
+        staying = {row["transaction_id"] for row in records if not self._is_inside(row["released"])}
+        self._evidence(evidence.with_evidence(records), staying)
+        leaving = [row["transaction_id"] for row in records if row["transaction_id"] not in staying]
+        self._session.delete_in("op_record", "transaction_id", leaving)
 
     def _is_inside(self, released: str | None) -> bool:
         return all(
@@ -309,6 +321,8 @@ def unseal(session: Session, move_id: int, now: int, merge: Callable[[Session, l
             _show(session, columns, found)
         elif table == "op_record":
             merge(session, [dict(zip(columns.split(", "), row, strict=True)) for row in found])
+        elif table in evidence.EVIDENCE:
+            evidence.store(session, table, columns, found)
         elif table not in {"queue", "producer_group"}:
             session.insert(table, columns, found)
     session.run("DELETE FROM moved_name WHERE move_id = ?", (move_id,))
