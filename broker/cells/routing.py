@@ -150,7 +150,8 @@ class Router:
     async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> AsyncIterator[tuple[Cell, list[Name]]]:
         """The cell of topics and of a group that reads them, or of a sink that writes them, and what must be there.
 
-        A reader that does not exist yet is placed where the topics are, if the call is about to create it there.
+        A reader that does not exist yet is placed where the topics are, if the call is about to create it there; also one
+        that was placed, and never created: its topics may have moved since.
 
         Raises:
             Refused: they are in several cells.
@@ -164,31 +165,39 @@ class Router:
         if own.cell == cell.number:
             yield cell, [reader, *topics]
             return
-        if own.cell != HOME_NUMBER or await self._is_at_home(reader):
+        there = self.numbered(own.cell)
+        if there.finds is None or await there.finds(reader):
             raise apart([reader, *sorted(topics)])
         # What cannot be created is refused by the cell.
         placed = reader.allowed and self._may_create(reader)
-        if placed and (await self.placing.place(reader, cell.number)).cell != cell.number:
+        if placed and await self._placed_anew(reader, there, cell) is not cell:
             raise apart([reader, *sorted(topics)])
         try:
             yield cell, [reader, *topics] if placed else [*topics]
         except BrokerError as error:
-            if placed and not isinstance(error, StorageUnavailable):
+            if placed and cell is not self.home and not isinstance(error, StorageUnavailable):
                 await self.displace(reader, cell)
             raise
+
+    async def _placed_anew(self, reader: Name, before: Cell, cell: Cell) -> Cell:
+        """Places what is not in its cell in another one; returns where it is placed then."""
+        if before is not self.home:
+            await self.displace(reader, before)
+        if cell is self.home:
+            placed = (await self.placing.find([reader], again=True))[reader]
+        else:
+            placed = await self.placing.place(reader, cell.number)
+        return self.numbered(placed.cell)
 
     async def displace(self, name: Name, cell: Cell) -> None:
         """Takes a name from the list that is not in its cell: it was deleted, or its creation was refused."""
         if cell.finds is None or await _has(cell, name):
             return
-        await self.placing.withdraw(name)
+        await self.placing.withdraw(name, cell.number)
         # It may have been created in the meantime.
         if await _has(cell, name):
             with suppress(AlreadyExists):
                 await self.placing.place(name, cell.number)
-
-    async def _is_at_home(self, name: Name) -> bool:
-        return await _has(self.home, name)
 
     def _may_create(self, name: Name) -> bool:
         if name.kind is Placed.SINK:

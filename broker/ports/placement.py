@@ -25,8 +25,8 @@ class PlacementStore(Protocol):
         """
         ...
 
-    async def withdraw(self, name: Name) -> None:
-        """Takes something that was deleted from the list."""
+    async def withdraw(self, name: Name, cell: int) -> None:
+        """Takes something that is in its cell no more from the list, unless the list has it in another cell by now."""
         ...
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:

@@ -61,10 +61,14 @@ def place(session: Session, name: Name, cell: int) -> Placement:
     return placements(session, [name])[name]
 
 
-def withdraw(session: Session, name: Name) -> None:
-    """Forgets the place of something that was deleted, unless it is being moved."""
+def withdraw(session: Session, name: Name, cell: int) -> None:
+    """Forgets the place of something that is not in its cell: it was deleted, or never created.
+
+    Not if it is being moved, or was meanwhile.
+    """
     key = (int(name.kind), name.text)
-    if session.run("DELETE FROM placement WHERE kind = ? AND name = ? AND move_id IS NULL", key):
+    query = "DELETE FROM placement WHERE kind = ? AND name = ? AND cell_no = ? AND move_id IS NULL"
+    if session.run(query, (*key, cell)):
         session.run("DELETE FROM moved_name WHERE kind = ? AND name = ?", key)
 
 
