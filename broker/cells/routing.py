@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind
-from broker.domain.cell import HOME_NUMBER, LONGEST_SHOWN, Name, Placed, Placement, apart
+from broker.domain.cell import HOME_NUMBER, LATELY, LONGEST_SHOWN, Name, Placed, Placement, apart
 from broker.errors import AlreadyExists, BrokerError, CellAway, InvalidArgument, Moved, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     )
 
     from broker.cells.placing import Placing
-
-LATELY = 10 * 1_000_000
-"""Microseconds after a move in which what is found in no cell may have been looked for in the wrong order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +78,10 @@ class Router:
         own = copy(self)
         own._most = sys.maxsize
         return own
+
+    def now(self) -> int:
+        """The time (microseconds), which a look-up over cells takes before it asks the first of them."""
+        return self._now()
 
     @property
     def home(self) -> Cell:
@@ -150,8 +151,8 @@ class Router:
     async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> AsyncIterator[tuple[Cell, list[Name]]]:
         """The cell of topics and of a group that reads them, or of a sink that writes them, and what must be there.
 
-        A reader that does not exist yet is placed where the topics are, if the call is about to create it there; also one
-        that was placed, and never created: its topics may have moved since.
+        A reader that does not exist yet is placed where the topics are, if the call is about to create it there. So is
+        one that was placed, and never created: its topics may have moved since.
 
         Raises:
             Refused: they are in several cells.
@@ -218,16 +219,22 @@ class Router:
             raise StorageUnavailable("No cell can be reached.")
         return self.numbered(min(loads)[1])
 
-    async def explained(self, error: NotFound, names: Iterable[Name], cell: Cell) -> BrokerError:
-        """What a cell's NotFound means: the names may be moving, or this broker's list be out of date."""
+    async def explained(self, error: NotFound, names: Iterable[Name], cell: Cell, began: int) -> BrokerError:
+        """What a cell's NotFound means: the names may be moving, or this broker's list be out of date.
+
+        `began` is the time before the cell was asked.
+        """
         names = set(names)
         await self.placing.find(names, again=True)
-        return await self.moved(names, cell) or error
+        return await self.moved(names, cell, await self.moved_names(began)) or error
 
-    async def moved(self, names: Iterable[Name], cell: Cell) -> Moved | None:
-        """What tells of names that are not in a cell, or will not be there; None: they are, by the list."""
+    async def moved(self, names: Iterable[Name], cell: Cell, lately: Collection[Name]) -> Moved | None:
+        """What tells of names that are not in a cell, or will not be there; None: they are, by the list.
+
+        Those that moved lately may have been away meanwhile.
+        """
         for name, placement in (await self.placing.find(names)).items():
-            if placement.move is not None or placement.cell != cell.number:
+            if placement.move is not None or placement.cell != cell.number or name in lately:
                 return Moved(name)
         return None
 
@@ -235,11 +242,12 @@ class Router:
         self, cell: Cell, names: Iterable[Name], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
     ) -> Any:
         """Calls a method of a cell's servicers, for what is there."""
+        began = self.now()
         try:
             with self.calling(cell) as servicers:
                 return await method(servicers)(*arguments)
         except NotFound as error:
-            found = await self.explained(error, names, cell)
+            found = await self.explained(error, names, cell, began)
         except Moved:
             await self._let_in(cell, names)
             raise
@@ -272,13 +280,14 @@ class Router:
         """The answers of a method of a cell's servicers that streams them. Streams are bounded elsewhere."""
         if cell.servicers is None:
             raise CellAway(cell.name)
+        began = self.now()
         responses: Any = method(cell.servicers)(*arguments)
         try:
             async for response in responses:
                 yield response
             return
         except NotFound as error:
-            found = await self.explained(error, names, cell)
+            found = await self.explained(error, names, cell, began)
         except Moved:
             await self._let_in(cell, names)
             raise
@@ -316,6 +325,7 @@ class Router:
             NotFound: of all cells.
             StorageUnavailable: one that could not be asked may have it.
         """
+        began = self.now()
         found: Any = None
         refusals: list[BrokerError] = []
         async for answer in self._answers(self.in_turn(first), method, *arguments):
@@ -325,7 +335,7 @@ class Router:
             found = answer if found is None else joined(found, answer)
             if is_whole(found):
                 return found
-        why = await self._why_not(refusals)
+        why = await self._why_not(refusals, began)
         if why is not None and (found is None or isinstance(why, StorageUnavailable)):
             raise why
         return found
@@ -337,9 +347,10 @@ class Router:
             NotFound: of all cells.
             StorageUnavailable: no cell knows it, and one that could not be asked may.
         """
+        began = self.now()
         answers = [answer async for answer in self._answers(self.cells, method, *arguments)]
         refusals = [answer for answer in answers if isinstance(answer, BrokerError)]
-        if len(refusals) == len(answers) and (why := await self._why_not(refusals)) is not None:
+        if len(refusals) == len(answers) and (why := await self._why_not(refusals, began)) is not None:
             raise why
         return [answer for answer in answers if not isinstance(answer, BrokerError)]
 
@@ -355,22 +366,26 @@ class Router:
                 answer = error.as_outcome()
             yield answer
 
-    async def _why_not(self, refusals: Sequence[BrokerError]) -> BrokerError | None:
-        """What it means that some cells do not have something, and the others not all of it."""
+    async def _why_not(self, refusals: Sequence[BrokerError], began: int) -> BrokerError | None:
+        """What it means that some cells, asked since a time, do not have something, and the others not all of it."""
         for refusal in refusals:
             if isinstance(refusal, StorageUnavailable):
                 return refusal
-        if await self.moved_lately():
-            return Moved("transaction, or what it is for,")
+        if await self.moved_lately(began):
+            return Moved("transaction or lease, or what it is for,")
         return next(iter(refusals), None)
 
     def in_turn(self, first: Cell | None = None) -> list[Cell]:
         """All cells, one of them first."""
         return self.cells if first is None else [first, *[cell for cell in self.cells if cell is not first]]
 
-    async def moved_lately(self) -> bool:
-        """Whether something is moving, or was until a moment ago."""
-        return await self.placing.store.moved_lately(self._now() - LATELY)
+    async def moved_lately(self, began: int) -> bool:
+        """Whether something is moving, or was since a moment before a time: that when the first cell was asked."""
+        return await self.placing.store.moved_lately(began - LATELY)
+
+    async def moved_names(self, began: int) -> set[Name]:
+        """What moved, or was to move, and has ended that since a moment before a time."""
+        return await self.placing.store.moved_names(began - LATELY)
 
 
 async def _has(cell: Cell, name: Name) -> bool:

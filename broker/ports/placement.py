@@ -37,6 +37,10 @@ class PlacementStore(Protocol):
         """Whether something is being moved, or was since a time (microseconds)."""
         ...
 
+    async def moved_names(self, since: int) -> set[Name]:
+        """What was in moves that have ended since a time (microseconds)."""
+        ...
+
 
 class CellNames(Protocol):
     """How much a cell has, and what it may have."""

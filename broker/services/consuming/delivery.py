@@ -103,7 +103,7 @@ class DeliveryService:
             return await self._join(request)
 
     async def _join(self, request: SubscribeRequest) -> tuple[ConsumerGroup, list[Topic]]:
-        # A group is created for topics that are there: one whose topics have just moved to another cell would stay here.
+        # A group is created for topics that are there: if they have just moved to another cell, it would stay behind.
         if await self._catalog.find_group(request.group) is None:
             self._catalog.forget_topics(request.topics)
         topics = {

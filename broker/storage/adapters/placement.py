@@ -42,6 +42,10 @@ class Placements(Access):
         """Whether something is being moved, or was since a time (microseconds)."""
         return await self._read(lambda session: placement.moved_lately(session, since))
 
+    async def moved_names(self, since: int) -> set[Name]:
+        """What was in moves that have ended since a time (microseconds)."""
+        return await self._read(lambda session: placement.moved_names(session, since))
+
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
         """Where these are, of those that the list names, and the number of the last move."""
         return await self._read(lambda session: placement.placed_now(session, names))
