@@ -64,6 +64,26 @@ def _is_elsewhere(error: Any) -> bool:
     return bool(error.code == NOT_FOUND)
 
 
+async def find_transaction(
+    router: Router, request: transaction_pb2.GetTransactionRequest, context: _Context, first: Cell | None = None
+) -> transaction_pb2.GetTransactionResponse:
+    """What is known of a transaction, wherever it is, with the places that any cell knows; `first` is where to begin.
+
+    Raises:
+        NotFound: of all cells.
+        StorageUnavailable: one that could not be asked may have it.
+    """
+    found = await router.first_found(
+        lambda each: each.transactions.GetTransaction,
+        request,
+        context,
+        first=first,
+        is_whole=lambda answer: not left_behind.lacks_places(answer.transaction.op.released),
+        joined=_with_places,
+    )
+    return found  # type: ignore[no-any-return]
+
+
 def _with_places(
     found: transaction_pb2.GetTransactionResponse, other: transaction_pb2.GetTransactionResponse
 ) -> transaction_pb2.GetTransactionResponse:
@@ -246,15 +266,7 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.GetTransactionRequest, context: _Context
     ) -> transaction_pb2.GetTransactionResponse:
         """Returns what is known of a transaction, wherever it is."""
-        found = await self._router.first_found(
-            lambda each: each.transactions.GetTransaction,
-            request,
-            context,
-            first=self._cells.get(request.transaction_id),
-            is_whole=lambda answer: not left_behind.lacks_places(answer.transaction.op.released),
-            joined=_with_places,
-        )
-        return found  # type: ignore[no-any-return]
+        return await find_transaction(self._router, request, context, self._cells.get(request.transaction_id))
 
     async def CheckTransactions(
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: Any

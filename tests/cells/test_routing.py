@@ -115,6 +115,17 @@ def test_a_transaction_is_not_continued_in_another_cell(client: CellClient, anot
     assert bodies(client, far) == []
 
 
+def test_transactions_without_ids_of_one_call_are_for_several_cells(client: CellClient, another: CellClient) -> None:
+    near, far = client.topic_in(""), client.topic_in("b")
+    items = [transaction_pb2.HalfTransaction(messages=[message(topic, topic)]) for topic in (near, far)]
+    request = transaction_pb2.PrepareRequest(producer_group="shop", transactions=items)
+    results = client.transactions.Prepare(request, timeout=PATIENCE).results
+    assert [each.state for each in results] == [PREPARED] * 2
+    for each in results:
+        assert another.commit(each.transaction_id).state == COMMITTED
+    assert (bodies(client, near), bodies(client, far)) == ([near.encode()], [far.encode()])
+
+
 def test_producers_are_asked_about_transactions_in_all_cells(client: CellClient, another: CellClient) -> None:
     near, far = client.topic_in(""), client.topic_in("b")
     group = unique("shop")
