@@ -205,9 +205,7 @@ class Load:
             self._call(fleet, self.history.begin(transaction_id, "commit"), fate, commit)
 
     def _place(self, told: message_pb2.LogPosition) -> Place | None:
-        """Where a message is; None: the broker knew only that it is stored, as its topic was moving."""
-        is_known = told.offset >= 0 or not self._unknown_places
-        return (told.queue, told.offset) if is_known else None
+        return place_of(told, may_be_unknown=self._unknown_places)
 
     def _call(
         self, fleet: Fleet, operation: Operation, fate: random.Random, what: Callable[[Client], Place | None]
@@ -301,6 +299,14 @@ class Load:
 def _came_too_late(operation: Operation, refusal: ItemRefused) -> bool:
     """Whether a broker got a Prepare when a check had decided the transaction, or the last one had gone by."""
     return operation.call == "prepare" and refusal.reason == "VERDICT_CONFLICT"
+
+
+def place_of(told: message_pb2.LogPosition, *, may_be_unknown: bool) -> Place | None:
+    """Where a message is; None: the broker knew only that it is stored, as its topic was moving, and may do so.
+
+    Otherwise that is a place where no message is.
+    """
+    return None if told.offset < 0 and may_be_unknown else (told.queue, told.offset)
 
 
 def _entry(found: message_pb2.LogMessage) -> Entry:
