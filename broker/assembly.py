@@ -181,7 +181,7 @@ def assemble(
     if beside is not None:
         streams = seen = beside.streams(catalog)
         beside.answers.add(beside.number, answers, seen)
-    delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6))
+    delivery_config = replace(DeliveryConfig(), lease_time=int(config.lease * 1e6), has_cells=bool(config.cells))
     readiness, reporter = ReadinessWatcher(store), StatusReporter(reports)
     of_retention = Turn(retention.TASK)
     # A file has one broker: nobody follows it.

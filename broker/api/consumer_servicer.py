@@ -12,7 +12,7 @@ from broker.api.converters import columns, deliveries, filters, messages
 from broker.domain.access import Action, Kind
 from broker.domain.columns import LogColumns
 from broker.domain.limits import MAX_CREDITS
-from broker.errors import BrokerError, InvalidArgument
+from broker.errors import BrokerError, InvalidArgument, Moved, StaleReceipt
 from broker.ports.connections import ClientKind
 from broker.services.connections import Connected
 from broker.services.consuming.subscription import SubscribeRequest
@@ -165,6 +165,9 @@ class ConsumerServicer(consumer_pb2_grpc.ConsumerServiceServicer):
                 results = await self._answered(self._extend(request.extend), request.extend)
             else:
                 raise InvalidArgument("Only credits, ack, nack and extend may follow the subscription.", field="event")
+            if any(isinstance(each, StaleReceipt | Moved) for each in results.values()):
+                # Their leases may be in another cell by now. Then the stream ends, and the client asks again there.
+                await subscription.stay()
             response = consumer_pb2.ConsumeResponse()
             response.outcome.request_id = request.request_id
             if results:

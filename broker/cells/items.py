@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from broker.cells import left_behind
+from broker.domain.cell import LATELY
 from broker.errors import BrokerError, Moved, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ async def sought(
         is_elsewhere: whether an item's error says that a cell does not have it.
         places: of the messages of a result.
     """
+    began = router.now()
     items = getattr(request, field)
     left = {index: router.in_turn(hints.get(index)) for index in range(len(items))}
     results: list[Any] = [None] * len(items)
@@ -115,17 +117,25 @@ async def sought(
                     placeless.add(index)
                 else:
                     del left[index]
-    missing = [index for index in left if index not in unavailable and results[index].error.code == NOT_FOUND]
-    if missing and (why := await _uncertain(router)) is not None:
+    # Of leases each cell tells itself whether they may have left it, for a while.
+    slow = router.now() - began > LATELY // 2
+    missing = [
+        index
+        for index in left
+        if index not in unavailable
+        and is_elsewhere(results[index].error)
+        and (slow or results[index].error.code == NOT_FOUND)
+    ]
+    if missing and (why := await _uncertain(router, began)) is not None:
         unavailable |= {index: refuse(items[index], why) for index in missing}
     # One that could not be asked may have it.
     return [unavailable.get(index, result) for index, result in enumerate(results)]
 
 
-async def _uncertain(router: Router) -> BrokerError | None:
-    """Why what was found nowhere may be somewhere."""
+async def _uncertain(router: Router, began: int) -> BrokerError | None:
+    """Why what was found nowhere, since a time, may be somewhere."""
     try:
-        return Moved("transaction, or what it is for,") if await router.moved_lately() else None
+        return Moved("transaction or lease, or what it is for,") if await router.moved_lately(began) else None
     except StorageUnavailable as error:
         # What was found is told.
         return error.as_outcome()

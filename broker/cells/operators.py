@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import left_behind, placing
+from broker.cells.producers import find_transaction
 from broker.domain.cell import HOME, HOME_NUMBER, LEAST_LOADED, Placed, name_of_topic
 from broker.errors import BrokerError, InvalidArgument, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
-from halfmq.v1 import admin_pb2, admin_pb2_grpc, query_pb2, query_pb2_grpc
+from halfmq.v1 import admin_pb2, admin_pb2_grpc, query_pb2, query_pb2_grpc, transaction_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -216,8 +217,15 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     async def ResolveTransaction(
         self, request: admin_pb2.ResolveTransactionRequest, context: _Context
     ) -> admin_pb2.ResolveTransactionResponse:
-        """Resolves a transaction, wherever it is."""
+        """Resolves a transaction, wherever it is; of one that was decided before, other cells may know the places."""
         found = await self._router.first_found(lambda each: each.operators.ResolveTransaction, request, context)
+        released = found.result.released
+        if left_behind.lacks_places(released):
+            # It is not resolved in another cell, too. That it was is told, whatever is known of its places.
+            with suppress(BrokerError):
+                wanted = transaction_pb2.GetTransactionRequest(transaction_id=request.transaction_id)
+                known = await find_transaction(self._router, wanted, context)
+                left_behind.fill_places(released, known.transaction.op.released)
         return found  # type: ignore[no-any-return]
 
     async def ResolveTransactions(

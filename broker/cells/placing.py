@@ -114,7 +114,7 @@ class Placing:
         self._known[name] = time.monotonic() + REMEMBERED_FOR, placed
         return placed
 
-    async def withdraw(self, name: Name) -> None:
-        """Takes something that was deleted from the list."""
+    async def withdraw(self, name: Name, cell: int) -> None:
+        """Takes something that is in its cell no more from the list."""
         self._known.pop(name, None)
-        await self.store.withdraw(name)
+        await self.store.withdraw(name, cell)

@@ -64,6 +64,26 @@ def _is_elsewhere(error: Any) -> bool:
     return bool(error.code == NOT_FOUND)
 
 
+async def find_transaction(
+    router: Router, request: transaction_pb2.GetTransactionRequest, context: _Context, first: Cell | None = None
+) -> transaction_pb2.GetTransactionResponse:
+    """What is known of a transaction, wherever it is, with the places that any cell knows; `first` is where to begin.
+
+    Raises:
+        NotFound: of all cells.
+        StorageUnavailable: one that could not be asked may have it.
+    """
+    found = await router.first_found(
+        lambda each: each.transactions.GetTransaction,
+        request,
+        context,
+        first=first,
+        is_whole=lambda answer: not left_behind.lacks_places(answer.transaction.op.released),
+        joined=_with_places,
+    )
+    return found  # type: ignore[no-any-return]
+
+
 def _with_places(
     found: transaction_pb2.GetTransactionResponse, other: transaction_pb2.GetTransactionResponse
 ) -> transaction_pb2.GetTransactionResponse:
@@ -83,9 +103,13 @@ async def _cells_of(router: Router, wanted: Sequence[set[Name]]) -> list[Cell | 
 
 
 async def _explain(
-    router: Router, results: Iterable[Any], cells: Iterable[Cell | BrokerError], wanted: Iterable[set[Name]]
+    router: Router,
+    results: Iterable[Any],
+    cells: Iterable[Cell | BrokerError],
+    wanted: Iterable[set[Name]],
+    began: int,
 ) -> None:
-    """Puts in what NotFound of an item means: its topics may be moving."""
+    """Puts in what NotFound of an item means: its topics may be moving, or have moved since it was asked for."""
     missing = [
         (result, cell, names)
         for result, cell, names in zip(results, cells, wanted, strict=True)
@@ -95,13 +119,14 @@ async def _explain(
         return
     try:
         await router.placing.find({name for _, _, names in missing for name in names}, again=True)
+        lately = await router.moved_names(began)
     except StorageUnavailable as error:
         # What is stored is stored, whatever is unknown of the others.
         for result, _, _ in missing:
             result.error.CopyFrom(item_error(error))
         return
     for result, cell, names in missing:
-        if (moved := await router.moved(names, cell)) is not None:
+        if (moved := await router.moved(names, cell, lately)) is not None:
             result.error.CopyFrom(item_error(moved))
 
 
@@ -115,13 +140,14 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
     async def Send(self, request: producer_pb2.SendRequest, context: _Context) -> producer_pb2.SendResponse:
         """Sends each message to the cell of its topic; messages in order to one cell only."""
         check_count(len(request.messages), MOST_ITEMS, "messages")
+        began = self._router.now()
         names = _topics(request.messages)
         placements = await self._router.placing.find(names)
         each_of = [names & {name_of_topic(message.topic)} for message in request.messages]
         if request.in_order or len({each.cell for each in placements.values()}) <= 1:
             cell = await self._router.cell_of(names)
             answer = await self._router.call(cell, names, lambda each: each.producers.Send, request, context)
-            await _explain(self._router, answer.results, [cell] * len(each_of), each_of)
+            await _explain(self._router, answer.results, [cell] * len(each_of), each_of, began)
             return answer  # type: ignore[no-any-return]
         cells = await _cells_of(self._router, each_of)
         results = await scattered(
@@ -132,7 +158,7 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
             lambda each, part: each.producers.Send(part, context),
             _send_refused,
         )
-        await _explain(self._router, results, cells, each_of)
+        await _explain(self._router, results, cells, each_of, began)
         return producer_pb2.SendResponse(results=results)
 
     async def SendAndAck(
@@ -174,15 +200,18 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         """Prepares each transaction in the cell of its topics."""
         check_count(len(request.transactions), MOST_ITEMS, "transactions")
         router = self._router
+        began = router.now()
         names = _topics(message for item in request.transactions for message in item.messages)
         each_of = [names & {name_of_topic(message.topic) for message in item.messages} for item in request.transactions]
         await router.placing.find(names)
         cells = await _cells_of(router, each_of)
         first: dict[str, Cell] = {}
         for index, (item, cell) in enumerate(zip(request.transactions, cells, strict=True)):
-            if not isinstance(cell, BrokerError) and first.setdefault(item.transaction_id, cell) is not cell:
+            # Without an id it is another transaction.
+            own = item.transaction_id
+            if own and not isinstance(cell, BrokerError) and first.setdefault(own, cell) is not cell:
                 # One verdict would decide one of them.
-                cells[index] = apart([f"transaction {item.transaction_id[:80]}", *sorted(each_of[index])])
+                cells[index] = apart([f"transaction {own[:80]}", *sorted(each_of[index])])
         results = await scattered(
             router,
             request,
@@ -191,10 +220,10 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
             lambda each, part: each.transactions.Prepare(part, context),
             _prepare_refused,
         )
-        await _explain(router, results, cells, each_of)
-        for item, cell, result in zip(request.transactions, cells, results, strict=True):
+        await _explain(router, results, cells, each_of, began)
+        for cell, result in zip(cells, results, strict=True):
             if not result.HasField("error") and not isinstance(cell, BrokerError) and cell is not router.home:
-                self._remember(item.transaction_id, cell)
+                self._remember(result.transaction_id, cell)
         return transaction_pb2.PrepareResponse(results=results)
 
     def _remember(self, transaction_id: str, cell: Cell) -> None:
@@ -237,15 +266,7 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         self, request: transaction_pb2.GetTransactionRequest, context: _Context
     ) -> transaction_pb2.GetTransactionResponse:
         """Returns what is known of a transaction, wherever it is."""
-        found = await self._router.first_found(
-            lambda each: each.transactions.GetTransaction,
-            request,
-            context,
-            first=self._cells.get(request.transaction_id),
-            is_whole=lambda answer: not left_behind.lacks_places(answer.transaction.op.released),
-            joined=_with_places,
-        )
-        return found  # type: ignore[no-any-return]
+        return await find_transaction(self._router, request, context, self._cells.get(request.transaction_id))
 
     async def CheckTransactions(
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: Any

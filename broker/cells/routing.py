@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.access import Action, Kind
-from broker.domain.cell import HOME_NUMBER, LONGEST_SHOWN, Name, Placed, Placement, apart
+from broker.domain.cell import HOME_NUMBER, LATELY, LONGEST_SHOWN, Name, Placed, Placement, apart
 from broker.errors import AlreadyExists, BrokerError, CellAway, InvalidArgument, Moved, NotFound, StorageUnavailable
 from broker.services.rights import CALLER
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     )
 
     from broker.cells.placing import Placing
-
-LATELY = 10 * 1_000_000
-"""Microseconds after a move in which what is found in no cell may have been looked for in the wrong order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +78,10 @@ class Router:
         own = copy(self)
         own._most = sys.maxsize
         return own
+
+    def now(self) -> int:
+        """The time (microseconds), which a look-up over cells takes before it asks the first of them."""
+        return self._now()
 
     @property
     def home(self) -> Cell:
@@ -150,7 +151,8 @@ class Router:
     async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> AsyncIterator[tuple[Cell, list[Name]]]:
         """The cell of topics and of a group that reads them, or of a sink that writes them, and what must be there.
 
-        A reader that does not exist yet is placed where the topics are, if the call is about to create it there.
+        A reader that does not exist yet is placed where the topics are, if the call is about to create it there. So is
+        one that was placed, and never created: its topics may have moved since.
 
         Raises:
             Refused: they are in several cells.
@@ -164,31 +166,39 @@ class Router:
         if own.cell == cell.number:
             yield cell, [reader, *topics]
             return
-        if own.cell != HOME_NUMBER or await self._is_at_home(reader):
+        there = self.numbered(own.cell)
+        if there.finds is None or await there.finds(reader):
             raise apart([reader, *sorted(topics)])
         # What cannot be created is refused by the cell.
         placed = reader.allowed and self._may_create(reader)
-        if placed and (await self.placing.place(reader, cell.number)).cell != cell.number:
+        if placed and await self._placed_anew(reader, there, cell) is not cell:
             raise apart([reader, *sorted(topics)])
         try:
             yield cell, [reader, *topics] if placed else [*topics]
         except BrokerError as error:
-            if placed and not isinstance(error, StorageUnavailable):
+            if placed and cell is not self.home and not isinstance(error, StorageUnavailable):
                 await self.displace(reader, cell)
             raise
+
+    async def _placed_anew(self, reader: Name, before: Cell, cell: Cell) -> Cell:
+        """Places what is not in its cell in another one; returns where it is placed then."""
+        if before is not self.home:
+            await self.displace(reader, before)
+        if cell is self.home:
+            placed = (await self.placing.find([reader], again=True))[reader]
+        else:
+            placed = await self.placing.place(reader, cell.number)
+        return self.numbered(placed.cell)
 
     async def displace(self, name: Name, cell: Cell) -> None:
         """Takes a name from the list that is not in its cell: it was deleted, or its creation was refused."""
         if cell.finds is None or await _has(cell, name):
             return
-        await self.placing.withdraw(name)
+        await self.placing.withdraw(name, cell.number)
         # It may have been created in the meantime.
         if await _has(cell, name):
             with suppress(AlreadyExists):
                 await self.placing.place(name, cell.number)
-
-    async def _is_at_home(self, name: Name) -> bool:
-        return await _has(self.home, name)
 
     def _may_create(self, name: Name) -> bool:
         if name.kind is Placed.SINK:
@@ -209,16 +219,22 @@ class Router:
             raise StorageUnavailable("No cell can be reached.")
         return self.numbered(min(loads)[1])
 
-    async def explained(self, error: NotFound, names: Iterable[Name], cell: Cell) -> BrokerError:
-        """What a cell's NotFound means: the names may be moving, or this broker's list be out of date."""
+    async def explained(self, error: NotFound, names: Iterable[Name], cell: Cell, began: int) -> BrokerError:
+        """What a cell's NotFound means: the names may be moving, or this broker's list be out of date.
+
+        `began` is the time before the cell was asked.
+        """
         names = set(names)
         await self.placing.find(names, again=True)
-        return await self.moved(names, cell) or error
+        return await self.moved(names, cell, await self.moved_names(began)) or error
 
-    async def moved(self, names: Iterable[Name], cell: Cell) -> Moved | None:
-        """What tells of names that are not in a cell, or will not be there; None: they are, by the list."""
+    async def moved(self, names: Iterable[Name], cell: Cell, lately: Collection[Name]) -> Moved | None:
+        """What tells of names that are not in a cell, or will not be there; None: they are, by the list.
+
+        Those that moved lately may have been away meanwhile.
+        """
         for name, placement in (await self.placing.find(names)).items():
-            if placement.move is not None or placement.cell != cell.number:
+            if placement.move is not None or placement.cell != cell.number or name in lately:
                 return Moved(name)
         return None
 
@@ -226,11 +242,12 @@ class Router:
         self, cell: Cell, names: Iterable[Name], method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
     ) -> Any:
         """Calls a method of a cell's servicers, for what is there."""
+        began = self.now()
         try:
             with self.calling(cell) as servicers:
                 return await method(servicers)(*arguments)
         except NotFound as error:
-            found = await self.explained(error, names, cell)
+            found = await self.explained(error, names, cell, began)
         except Moved:
             await self._let_in(cell, names)
             raise
@@ -263,13 +280,14 @@ class Router:
         """The answers of a method of a cell's servicers that streams them. Streams are bounded elsewhere."""
         if cell.servicers is None:
             raise CellAway(cell.name)
+        began = self.now()
         responses: Any = method(cell.servicers)(*arguments)
         try:
             async for response in responses:
                 yield response
             return
         except NotFound as error:
-            found = await self.explained(error, names, cell)
+            found = await self.explained(error, names, cell, began)
         except Moved:
             await self._let_in(cell, names)
             raise
@@ -307,6 +325,7 @@ class Router:
             NotFound: of all cells.
             StorageUnavailable: one that could not be asked may have it.
         """
+        began = self.now()
         found: Any = None
         refusals: list[BrokerError] = []
         async for answer in self._answers(self.in_turn(first), method, *arguments):
@@ -316,7 +335,7 @@ class Router:
             found = answer if found is None else joined(found, answer)
             if is_whole(found):
                 return found
-        await self._check_missing(refusals, [] if found is None else [found])
+        await self._check_missing(refusals, [] if found is None else [found], began)
         return found
 
     async def all_found(
@@ -331,10 +350,11 @@ class Router:
             NotFound: of all cells.
             StorageUnavailable: no answer is whole, and a cell that could not be asked may have one that is.
         """
+        began = self.now()
         answers = [answer async for answer in self._answers(self.cells, method, *arguments)]
         found = [answer for answer in answers if not isinstance(answer, BrokerError)]
         if not any(map(is_whole, found)):
-            await self._check_missing([answer for answer in answers if isinstance(answer, BrokerError)], found)
+            await self._check_missing([answer for answer in answers if isinstance(answer, BrokerError)], found, began)
         return found
 
     async def _answers(
@@ -349,8 +369,8 @@ class Router:
                 answer = error.as_outcome()
             yield answer
 
-    async def _check_missing(self, refusals: Sequence[BrokerError], found: Sequence[Any]) -> None:
-        """What it means that some cells do not have something, and the others, if any, not all of it.
+    async def _check_missing(self, refusals: Sequence[BrokerError], found: Sequence[Any], began: int) -> None:
+        """What it means that some cells, asked since a time, do not have something, and the others not all of it.
 
         Raises:
             NotFound: no cell has it.
@@ -362,8 +382,8 @@ class Router:
         for refusal in refusals:
             if isinstance(refusal, StorageUnavailable):
                 raise refusal
-        if await self.moved_lately():
-            raise Moved("transaction, or what it is for,")
+        if await self.moved_lately(began):
+            raise Moved("transaction or lease, or what it is for,")
         if not found:
             raise refusals[0]
 
@@ -371,9 +391,13 @@ class Router:
         """All cells, one of them first."""
         return self.cells if first is None else [first, *[cell for cell in self.cells if cell is not first]]
 
-    async def moved_lately(self) -> bool:
-        """Whether something is moving, or was until a moment ago."""
-        return await self.placing.store.moved_lately(self._now() - LATELY)
+    async def moved_lately(self, began: int) -> bool:
+        """Whether something is moving, or was since a moment before a time: that when the first cell was asked."""
+        return await self.placing.store.moved_lately(began - LATELY)
+
+    async def moved_names(self, began: int) -> set[Name]:
+        """What moved, or was to move, and has ended that since a moment before a time."""
+        return await self.placing.store.moved_names(began - LATELY)
 
 
 async def _has(cell: Cell, name: Name) -> bool:

@@ -24,6 +24,8 @@ LEAST_LOADED = "*"
 MOST_CELLS = 64
 """Also the step between two numbers that a cell gives to topics, queues, groups and leases: no two cells give the same.
 """
+LATELY = 10 * 1_000_000
+"""Microseconds after a move in which what is found in no cell may have been looked for in the wrong order."""
 LONGEST_SHOWN, MOST_SHOWN = 120, 10
 """Characters of a name, and names, in an error: gRPC takes a few kilobytes of it."""
 _NAME = re.compile("[a-z][a-z0-9_-]{0,29}")

@@ -177,6 +177,16 @@ class Lease:
                 "The message was given back with this receipt before, or delivered again since.", reason="RECEIPT_STALE"
             )
 
+    def acknowledged(self, offset: int) -> bool | None:
+        """Whether a message was acknowledged, with whichever receipt; None: this lease does not tell."""
+        index = offset - self.first
+        if not 0 <= index < self.count:
+            return None
+        if self.moved >> index & 1 or not self.settled >> index & 1:
+            return False
+        # In a message group those that were given up are settled, too.
+        return True if self.message_group is None else None
+
     def settle(self, offsets: Iterable[int]) -> Lease:
         """The lease with these offsets handled; offsets that were settled before are unchanged."""
         settled = self.settled

@@ -121,11 +121,16 @@ class AckWork:
 
 @dataclass(slots=True)
 class AckOutcome:
-    """Outcome of the acks of one lease: those that were refused, by offset; the rest as in ReceiptOutcome."""
+    """Outcome of the acks of one lease: those that were refused, by offset; the rest as in ReceiptOutcome.
+
+    Attributes:
+        acknowledged: whether those were acknowledged, with another receipt or before; of some the lease does not tell.
+    """
 
     refused: dict[int, BrokerError] = field(default_factory=dict)
     held_until: int = 0
     frees: tuple[int, ...] = ()
+    acknowledged: dict[int, bool] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ class PlacementStore(Protocol):
         """
         ...
 
-    async def withdraw(self, name: Name) -> None:
-        """Takes something that was deleted from the list."""
+    async def withdraw(self, name: Name, cell: int) -> None:
+        """Takes something that is in its cell no more from the list, unless the list has it in another cell by now."""
         ...
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
@@ -35,6 +35,10 @@ class PlacementStore(Protocol):
 
     async def moved_lately(self, since: int) -> bool:
         """Whether something is being moved, or was since a time (microseconds)."""
+        ...
+
+    async def moved_names(self, since: int) -> set[Name]:
+        """What was in moves that have ended since a time (microseconds)."""
         ...
 
 

@@ -148,11 +148,7 @@ class Catalog:
             InvalidArgument: the name is not allowed.
             NotFound: there is none, and groups are not created on first use.
         """
-        entry = self._cached_groups.get(name)
-        if entry and entry[0] > time.monotonic():
-            return entry[1]
-        check_group_name(name, field)
-        group = await self._groups.find_group(name)
+        group = await self.find_group(name, field)
         if group is None and self.config.create_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name):
             self._creations.check(CALLER.get().name)
             try:
@@ -162,14 +158,33 @@ class Catalog:
             except Overloaded:
                 self._creations.not_made(CALLER.get().name)
                 raise
+            if group is not None:
+                self._keep_group(group)
         if group is None:
             raise _no_group(name, field)
-        self.numbered_groups.note(group.group_id, name)
+        return group
+
+    async def find_group(self, name: str, field: str = "consumer_group") -> ConsumerGroup | None:
+        """A consumer group by name, never created; None: there is none.
+
+        Raises:
+            InvalidArgument: the name is not allowed.
+        """
+        entry = self._cached_groups.get(name)
+        if entry and entry[0] > time.monotonic():
+            return entry[1]
+        check_group_name(name, field)
+        group = await self._groups.find_group(name)
+        if group is not None:
+            self._keep_group(group)
+        return group
+
+    def _keep_group(self, group: ConsumerGroup) -> None:
+        self.numbered_groups.note(group.group_id, group.name)
         now = time.monotonic()
         if len(self._cached_groups) >= MOST_CACHED:
             self._cached_groups = {name: entry for name, entry in self._cached_groups.items() if entry[0] > now}
-        self._cached_groups[name] = (now + CACHED_FOR, group)
-        return group
+        self._cached_groups[group.name] = (now + CACHED_FOR, group)
 
     async def current_group(self, name: str, field: str = "group") -> ConsumerGroup:
         """A consumer group, read from the database, and never created.

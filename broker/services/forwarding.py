@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.errors import InvalidArgument, NotFound, StaleReceipt
+from broker.errors import InvalidArgument, Moved, NotFound, StaleReceipt
 from broker.ports.log import SendWork
 from broker.services.consuming.receipts import acks_of
 from broker.services.ids import new_id
@@ -60,7 +60,7 @@ class ForwardService:
         allowed = await self._groups.allowed(may)
         try:
             return await self._send_and_ack(messages, [replace(ack, groups=allowed) for ack in acks])
-        except StaleReceipt:
+        except (StaleReceipt, Moved):
             # A group may be new, and this broker not know it yet.
             if (now := await self._groups.allowed(may, again=True)) == allowed:
                 raise

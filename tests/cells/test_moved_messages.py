@@ -13,7 +13,7 @@ import pytest
 from cells.client import CellClient, reason
 from cells.conftest import SETTINGS
 from faults.client import COMMITTED, PATIENCE, message, new_id
-from halfmq.v1 import query_pb2
+from halfmq.v1 import admin_pb2, query_pb2
 from support.brokers import BrokerProcess
 from support.command import killed_when_it_tells, run
 
@@ -68,6 +68,19 @@ def test_a_commit_that_is_repeated_after_the_move_tells_the_place(
     assert (repeated.state, list(repeated.released)) == (COMMITTED, places)
     assert places_of(newcomer, own) == places
     assert places_of(client, own) == places
+
+
+def test_a_transaction_that_is_resolved_again_after_the_move_tells_the_place(
+    client: CellClient, cells: Cells, newcomer: CellClient
+) -> None:
+    topic = client.topic_in("", queues=4)
+    own, places = committed(client, topic)
+    move(cells, "b", "--topic", topic)
+    request = admin_pb2.ResolveTransactionRequest(
+        transaction_id=own, resolution=admin_pb2.RESOLUTION_COMMIT, reason="test", operator="test"
+    )
+    resolved = newcomer.admin.ResolveTransaction(request, timeout=PATIENCE).result
+    assert (resolved.state, list(resolved.released)) == (COMMITTED, places)
 
 
 def test_a_send_that_is_repeated_after_the_move_tells_the_place(

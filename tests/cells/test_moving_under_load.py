@@ -182,7 +182,8 @@ def test_nothing_acknowledged_is_lost_while_topics_move(databases: list[str]) ->
     with ExitStack() as stack:
         scene = Scene(databases, stack)
         endpoints = [broker.endpoint for broker in scene.brokers]
-        with Load(endpoints, tasks=3, seed=SEED, checked=True, rivals=0.1, patience=PATIENCE) as load:
+        load = Load(endpoints, tasks=3, seed=SEED, checked=True, rivals=0.1, patience=PATIENCE, unknown_places=True)
+        with load:
             for number in range(MOVES):
                 load.history.await_commits(COMMITS_BETWEEN, timeout=LONGEST)
                 moves.append({"seed": SEED, "number": number, **move(scene, load, fate)})

@@ -115,6 +115,17 @@ def test_a_transaction_is_not_continued_in_another_cell(client: CellClient, anot
     assert bodies(client, far) == []
 
 
+def test_transactions_without_ids_of_one_call_are_for_several_cells(client: CellClient, another: CellClient) -> None:
+    near, far = client.topic_in(""), client.topic_in("b")
+    items = [transaction_pb2.HalfTransaction(messages=[message(topic, topic)]) for topic in (near, far)]
+    request = transaction_pb2.PrepareRequest(producer_group="shop", transactions=items)
+    results = client.transactions.Prepare(request, timeout=PATIENCE).results
+    assert [each.state for each in results] == [PREPARED] * 2
+    for each in results:
+        assert another.commit(each.transaction_id).state == COMMITTED
+    assert (bodies(client, near), bodies(client, far)) == ([near.encode()], [far.encode()])
+
+
 def test_producers_are_asked_about_transactions_in_all_cells(client: CellClient, another: CellClient) -> None:
     near, far = client.topic_in(""), client.topic_in("b")
     group = unique("shop")
@@ -166,6 +177,28 @@ def test_a_consumer_stream_serves_a_group_of_another_cell(client: CellClient, an
             assert not response.outcome.results
             break
     assert client.pull(group, far) == []
+
+
+def test_a_stream_tells_of_receipts_that_are_gone_and_goes_on(client: CellClient) -> None:
+    far, group = client.topic_in("b"), client.group_in("b")
+    outgoing: queue.SimpleQueue[consumer_pb2.ConsumeRequest] = queue.SimpleQueue()
+    outgoing.put(consumer_pb2.ConsumeRequest(subscribe=consumer_pb2.Subscribe(consumer_group=group, topics=[far])))
+    outgoing.put(consumer_pb2.ConsumeRequest(credits=consumer_pb2.GrantCredits(messages=10)))
+    client.send(message(far, "1"))
+    received, told = list[bytes](), list[str]()
+    for response in client.consume(iter(outgoing.get, None)):
+        for delivery in response.deliveries.deliveries:
+            received.append(delivery.message.body)
+            ack = consumer_pb2.AckRequest(receipt_handles=[delivery.receipt_handle])
+            for number in (1, 2):
+                outgoing.put(consumer_pb2.ConsumeRequest(request_id=number, ack=ack))
+        if response.HasField("outcome"):
+            told += [each.error.reason for each in response.outcome.results]
+            if response.outcome.request_id == 2 and len(received) == 1:
+                client.send(message(far, "2"))
+        if len(received) == 2:
+            break
+    assert (received, told) == ([b"1", b"2"], ["RECEIPT_GONE"])
 
 
 def test_a_group_is_in_one_cell(client: CellClient) -> None:

@@ -47,7 +47,10 @@ class Answerer:
         endpoints: Sequence[str],
         group: str,
         history: History,
-        place_of: Callable[[message_pb2.LogPosition], Place] = lambda position: (position.queue, position.offset),
+        place_of: Callable[[message_pb2.LogPosition], Place | None] = lambda position: (
+            position.queue,
+            position.offset,
+        ),
     ) -> None:
         self.group = group
         self._place_of = place_of

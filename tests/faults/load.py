@@ -49,7 +49,8 @@ class Load:
     """A context manager: inside of it the clients are at work; behind it they have stopped, the consumer has not.
 
     Nor has the producer that answers checks, with `checked`; the brokers must then have the settings CHECKS.
-    `rivals` is the part of the calls that two brokers get at the same time, `patience` is how long a call waits.
+    `rivals` is the part of the calls that two brokers get at the same time, `patience` is how long a call waits. Only
+    with `unknown_places` a broker may tell that a message is stored, and not where.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Load:
         checked: bool = False,
         rivals: float = 0.0,
         patience: float = PATIENCE,
+        unknown_places: bool = False,
     ) -> None:
         self.history = History()
         self.seed = random.randrange(1 << 30) if seed is None else seed
@@ -68,6 +70,7 @@ class Load:
         self.errors: list[BaseException] = []
         self.contradictions: list[str] = []
         self._rivals = rivals
+        self._unknown_places = unknown_places
         self._patience = patience
         self._try_again = TRY_AGAIN if patience >= PATIENCE else TRY_AGAIN_SOON
         self._endpoints = list(endpoints)
@@ -77,7 +80,7 @@ class Load:
             self.topic = client.make_topic(queues=2)
             self.group = client.make_group()
         self.producers = unique("producers")
-        self.answerer = Answerer(endpoints, unique("asked"), self.history) if checked else None
+        self.answerer = Answerer(endpoints, unique("asked"), self.history, self._place) if checked else None
         self._tasks = [
             threading.Thread(target=self._guard, args=(self._produce, number), name=f"producer-{number}", daemon=True)
             for number in range(tasks)
@@ -181,7 +184,7 @@ class Load:
 
     def _send(self, fleet: Fleet, fate: random.Random, ordinary: message_pb2.Message) -> None:
         def send(client: Client) -> Place | None:
-            return _place(client.send(ordinary))
+            return self._place(client.send(ordinary))
 
         self._call(fleet, self.history.begin(ordinary.message_id, "send", ordinary.body), fate, send)
 
@@ -191,7 +194,7 @@ class Load:
 
         def commit(client: Client) -> Place | None:
             (place,) = client.commit(transaction_id).released
-            return _place(place)
+            return self._place(place)
 
         verdict = fate.random()
         if verdict < 0.2:
@@ -200,6 +203,9 @@ class Load:
             self._call(fleet, self.history.begin(transaction_id, "rollback"), fate, roll_back)
         else:
             self._call(fleet, self.history.begin(transaction_id, "commit"), fate, commit)
+
+    def _place(self, told: message_pb2.LogPosition) -> Place | None:
+        return place_of(told, may_be_unknown=self._unknown_places)
 
     def _call(
         self, fleet: Fleet, operation: Operation, fate: random.Random, what: Callable[[Client], Place | None]
@@ -295,9 +301,12 @@ def _came_too_late(operation: Operation, refusal: ItemRefused) -> bool:
     return operation.call == "prepare" and refusal.reason == "VERDICT_CONFLICT"
 
 
-def _place(told: message_pb2.LogPosition) -> Place | None:
-    """Where a message is; None: the broker knew only that it is stored, as its topic was moving."""
-    return (told.queue, told.offset) if told.offset >= 0 else None
+def place_of(told: message_pb2.LogPosition, *, may_be_unknown: bool) -> Place | None:
+    """Where a message is; None: the broker knew only that it is stored, as its topic was moving, and may do so.
+
+    Otherwise that is a place where no message is.
+    """
+    return None if told.offset < 0 and may_be_unknown else (told.queue, told.offset)
 
 
 def _entry(found: message_pb2.LogMessage) -> Entry:

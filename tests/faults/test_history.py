@@ -8,6 +8,8 @@ import pytest
 
 from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK
 from faults.history import Call, Entry, Findings, History, Outcome, Place, Spent, judge
+from faults.load import place_of
+from halfmq.v1 import message_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -321,6 +323,18 @@ def forget_a_sent_message(story: Story) -> None:
     story.states["t"] = None
 
 
+def tell_no_place(story: Story) -> None:
+    send = next(each for each in story.history.operations if each.transaction_id == "s")
+    send.place = place_of(message_pb2.LogPosition(offset=-1), may_be_unknown=False)
+
+
+def test_a_place_may_be_unknown_only_where_that_is_said() -> None:
+    unknown = message_pb2.LogPosition(offset=-1)
+    assert place_of(unknown, may_be_unknown=True) is None
+    known = message_pb2.LogPosition(queue=1, offset=7)
+    assert {place_of(known, may_be_unknown=may) for may in (True, False)} == {(1, 7)}
+
+
 def tell_another_place(story: Story) -> None:
     send = next(each for each in story.history.operations if each.transaction_id == "s")
     send.place = (1, 0)
@@ -364,6 +378,7 @@ def swap_sent_messages(story: Story) -> None:
         (keep_a_refused_message, "v is COMMITTED after send failed"),
         (forget_a_sent_message, "t is unknown to the broker, and in the log"),
         (tell_another_place, "s does not lie where its send said"),
+        (tell_no_place, "s does not lie where its send said"),
         (swap_sent_messages, "reordered at 0/"),
         (swap_acknowledged_commits, "reordered at 0/1"),
         (deliver_in_the_wrong_order, "out of order in group 0: 0/0 came first after 0/1"),

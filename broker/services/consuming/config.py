@@ -19,6 +19,7 @@ class DeliveryConfig:
         batch_messages, batch_bytes: limits of one read from the database.
         batch_rows: the same by columns, if messages are small.
         longest_wait: how long a pull may wait for its first message.
+        has_cells: whether groups may move to another cell.
     """
 
     lease_time: int = 30 * SECOND
@@ -28,6 +29,7 @@ class DeliveryConfig:
     batch_bytes: int = 1024 * 1024
     batch_rows: int = 2048
     longest_wait: int = 60 * SECOND
+    has_cells: bool = False
 
     def lease_time_of(self, wanted: int | None, field: str) -> int:
         """The duration of a lease; None stands for the default.

@@ -103,10 +103,13 @@ class DeliveryService:
             return await self._join(request)
 
     async def _join(self, request: SubscribeRequest) -> tuple[ConsumerGroup, list[Topic]]:
-        group = await self._catalog.group(request.group)
+        # A group is created for topics that are there: if they have just moved to another cell, it would stay behind.
+        if await self._catalog.find_group(request.group) is None:
+            self._catalog.forget_topics(request.topics)
         topics = {
             name: await self._catalog.topic(name, f"topics[{index}]") for index, name in enumerate(request.topics)
         }
+        group = await self._catalog.group(request.group)
         if group.settings.mode is GroupMode.BROADCASTING and not request.named:
             raise InvalidArgument(
                 f"In the broadcasting group {group.name!r} every consumer keeps its place under its name; give one.",

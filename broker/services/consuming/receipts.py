@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from broker.domain.lease import Receipt, parse_offsets
 from broker.domain.limits import MAX_RECEIPTS, check_count, check_reason
-from broker.errors import BrokerError, InvalidArgument, StaleReceipt
+from broker.errors import BrokerError, InvalidArgument, Moved, StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, ExtendWork, HoldWork, NackWork, ReceiptOutcome
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _is_refused(item: Settling, outcome: object) -> bool:
     """Whether its lease is as if it did not exist: all that was asked is refused."""
     if isinstance(item, AckWork) and isinstance(outcome, AckOutcome):
         return len(outcome.refused) == len(item.offsets)
-    return isinstance(outcome, StaleReceipt)
+    return isinstance(outcome, StaleReceipt | Moved)
 
 
 def acks_of(handles: Sequence[str]) -> list[AckWork]:

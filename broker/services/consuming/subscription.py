@@ -218,6 +218,15 @@ class Subscription:
                 self.group_name, first.topic, len(part.messages), size, part.attempt, visible
             )
 
+    async def stay(self) -> None:
+        """Looks whether its group is still here, where it may move to another cell: without credits nothing else does.
+
+        Raises:
+            NotFound: the group or a topic is not.
+        """
+        if self._config.has_cells:
+            await self.take(0)
+
     async def give_back(self, handed_out: Sequence[HandedOut]) -> None:
         """Returns messages that never reached the consumer, for the next one."""
         with suppress(BrokerError):

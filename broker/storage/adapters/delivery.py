@@ -66,6 +66,7 @@ class Delivery(Access):
         self.groups = GroupMemory()
         database.interrupted.append(self.groups.forget)
         self._keep_history = config.keep_history
+        self._has_cells = database.target.cell is not None
         self._judging: dict[tuple[int, frozenset[int]], asyncio.Future[None]] = {}
         self._claims: Lane[ClaimWork, Claimed] = Lane(
             "claim",
@@ -206,6 +207,7 @@ class Delivery(Access):
                 self.groups,
                 next(self._rotations),
                 keep_history=self._keep_history,
+                has_cells=self._has_cells,
                 free=None if topics.isdisjoint(self._held_topics) else FreeQueues(session),
             )
 
@@ -255,7 +257,13 @@ class Delivery(Access):
 
     def _settle(self, session: Session, work: Sequence[Settling]) -> list[_Outcome | BrokerError]:
         return receipts.settle(
-            session, work, self.clock.now(), self.directory, self.groups, keep_history=self._keep_history
+            session,
+            work,
+            self.clock.now(),
+            self.directory,
+            self.groups,
+            keep_history=self._keep_history,
+            has_cells=self._has_cells,
         )
 
     def _settle_again(

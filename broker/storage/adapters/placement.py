@@ -30,17 +30,21 @@ class Placements(Access):
 
         return await self._write(lambda session: placement.place(session, name, cell), redo=again)
 
-    async def withdraw(self, name: Name) -> None:
-        """Takes something that was deleted from the list."""
+    async def withdraw(self, name: Name, cell: int) -> None:
+        """Takes something that is in its cell no more from the list, unless the list has it in another cell by now."""
 
         def again(session: Session, _: None) -> None:
-            placement.withdraw(session, name)
+            placement.withdraw(session, name, cell)
 
-        await self._write(lambda session: placement.withdraw(session, name), redo=again)
+        await self._write(lambda session: placement.withdraw(session, name, cell), redo=again)
 
     async def moved_lately(self, since: int) -> bool:
         """Whether something is being moved, or was since a time (microseconds)."""
         return await self._read(lambda session: placement.moved_lately(session, since))
+
+    async def moved_names(self, since: int) -> set[Name]:
+        """What was in moves that have ended since a time (microseconds)."""
+        return await self._read(lambda session: placement.moved_names(session, since))
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
         """Where these are, of those that the list names, and the number of the last move."""

@@ -57,10 +57,9 @@ def advance(session: Session, move_id: int, state: MoveState, now: int) -> None:
 
 
 def left_since(session: Session, since: int) -> bool:
-    """Whether something was sealed here since a time (microseconds), and may have left. Few rows."""
-    states = f"{int(MoveState.SEALED)}, {int(MoveState.GONE)}"
-    query = f"SELECT 1 FROM move_state WHERE state IN ({states}) AND since >= ? LIMIT 1"
-    return bool(session.fetch(query, (since,)))
+    """Whether something is sealed here, and may leave, or has left since a time (microseconds). Few rows."""
+    query = "SELECT 1 FROM move_state WHERE state = ? OR (state = ? AND since >= ?) LIMIT 1"
+    return bool(session.fetch(query, (int(MoveState.SEALED), int(MoveState.GONE), since)))
 
 
 def refuse_what_left(session: Session, name: Name) -> None:

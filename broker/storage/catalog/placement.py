@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from broker.domain.cell import Name, Placed, Placement
@@ -61,10 +62,14 @@ def place(session: Session, name: Name, cell: int) -> Placement:
     return placements(session, [name])[name]
 
 
-def withdraw(session: Session, name: Name) -> None:
-    """Forgets the place of something that was deleted, unless it is being moved."""
+def withdraw(session: Session, name: Name, cell: int) -> None:
+    """Forgets the place of something that is not in its cell: it was deleted, or never created.
+
+    Not if it is being moved, or was meanwhile.
+    """
     key = (int(name.kind), name.text)
-    if session.run("DELETE FROM placement WHERE kind = ? AND name = ? AND move_id IS NULL", key):
+    query = "DELETE FROM placement WHERE kind = ? AND name = ? AND cell_no = ? AND move_id IS NULL"
+    if session.run(query, (*key, cell)):
         session.run("DELETE FROM moved_name WHERE kind = ? AND name = ?", key)
 
 
@@ -72,6 +77,12 @@ def moved_lately(session: Session, since: int) -> bool:
     """Whether something is being moved, or was since a time (microseconds)."""
     # Few rows.
     return bool(session.fetch("SELECT 1 FROM cell_move WHERE ended_at IS NULL OR ended_at >= ? LIMIT 1", (since,)))
+
+
+def moved_names(session: Session, since: int) -> set[Name]:
+    """What was in moves that have ended since a time (microseconds), whether it has moved or not."""
+    found = session.fetch("SELECT names FROM cell_move WHERE ended_at >= ?", (since,))
+    return {Name(Placed(kind), text) for (names,) in found for kind, text in json.loads(bytes(names))}
 
 
 def stored_bytes(session: Session) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import Receipt, bits_of, receipt_gone
+from broker.domain.lease import Receipt, bits_of
 from broker.errors import StaleReceipt
 
 if TYPE_CHECKING:
@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from broker.ports.delivery import AckOutcome, AckWork
 
 
-def refusal_of(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
+def refusal_of(lease: Lease, receipt: Receipt) -> StaleReceipt | None:
     """Why a receipt is not valid; None if it is."""
-    if lease is None:
-        return receipt_gone()
     try:
         lease.check_receipt(receipt.token, receipt.offset)
     except StaleReceipt as stale:
@@ -23,11 +21,8 @@ def refusal_of(lease: Lease | None, receipt: Receipt) -> StaleReceipt | None:
     return None
 
 
-def acknowledged_bits(lease: Lease | None, item: AckWork, outcome: AckOutcome) -> int:
+def acknowledged_bits(lease: Lease, item: AckWork, outcome: AckOutcome) -> int:
     """The bits of the offsets whose receipts are valid; the others are refused in `outcome`."""
-    if lease is None:
-        outcome.refused = dict.fromkeys(item.offsets, receipt_gone())
-        return 0
     outcome.held_until = lease.available_at
     first, count = lease.first, lease.count
     if (
@@ -41,6 +36,8 @@ def acknowledged_bits(lease: Lease | None, item: AckWork, outcome: AckOutcome) -
     for offset in item.offsets:
         if refusal := refusal_of(lease, Receipt(item.lease_id, item.token, offset)):
             outcome.refused[offset] = refusal
+            if (acknowledged := lease.acknowledged(offset)) is not None:
+                outcome.acknowledged[offset] = acknowledged
         else:
             good.append(offset)
     return bits_of(good, first) if good else 0

@@ -31,6 +31,7 @@ def send_and_ack(
     rotation: int,
     *,
     keep_history: bool = True,
+    has_cells: bool = False,
     free: FreeQueues | None = None,
 ) -> Forwarded:
     """Applies all of it, or raises, so that the database transaction is rolled back.
@@ -42,7 +43,7 @@ def send_and_ack(
     Raises:
         BrokerError: the refusal of the first ack or message that was refused.
     """
-    outcomes = receipts.settle(session, acks, now, directory, groups, keep_history=keep_history)
+    outcomes = receipts.settle(session, acks, now, directory, groups, keep_history=keep_history, has_cells=has_cells)
     refusal = next((refused for outcome in outcomes for refused in _refusals(outcome)), None)
     before = log.sent_before(session, [item.message_id for item in work]) if refusal is not None else set()
     if refusal is not None and not before:

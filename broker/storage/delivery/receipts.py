@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import (
-    receipt_gone,
-)
-from broker.errors import Moved, StaleReceipt
+from broker.domain.cell import LATELY
+from broker.domain.lease import receipt_gone
+from broker.errors import BrokerError, Moved, StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, HoldWork, NackWork, ReceiptOutcome, Settling
+from broker.storage.catalog import moves
 from broker.storage.delivery import leases
 from broker.storage.delivery.fencing import acknowledged_bits, refusal_of
 from broker.storage.delivery.settlement import Outcome, Outcomes, Settlement
+from broker.storage.engine.clock import MOST_APART
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,25 +31,34 @@ def settle(
     groups: GroupMemory,
     *,
     keep_history: bool = True,
+    has_cells: bool = False,
 ) -> Outcomes:
-    """Applies acks, nacks, extensions and holds; one outcome per item, in their order."""
+    """Applies acks, nacks, extensions and holds; one outcome per item, in their order.
+
+    With `has_cells`, a lease that is not there may be one that is moving to another cell.
+    """
     found = leases.lock(session, {_lease_id(item) for item in work})
     settling = Settlement(session, found, now, directory, groups, [ReceiptOutcome() for _ in work])
     acked: dict[int, int] = defaultdict(int)
     nacks: dict[int, list[tuple[int, NackWork]]] = defaultdict(list)
     holds: list[tuple[int, HoldWork]] = []
+    gone: BrokerError | None = None
     for index, item in enumerate(work):
         lease = settling.leases.get(_lease_id(item))
         if lease is not None and item.groups is not None and lease.group_id not in item.groups:
             lease = None
+        if lease is None:
+            gone = gone or _why_gone(session, now, has_cells=has_cells)
+            settling.outcomes[index] = _refused(item, gone)
+            continue
         if isinstance(item, AckWork):
             settling.outcomes[index] = outcome = AckOutcome()
             if bits := acknowledged_bits(lease, item, outcome):
                 acked[item.lease_id] |= bits
             continue
         refusal = refusal_of(lease, item.receipt)
-        if lease is None or refusal is not None:
-            settling.outcomes[index] = refusal or receipt_gone()
+        if refusal is not None:
+            settling.outcomes[index] = refusal
             continue
         settling.outcomes[index] = ReceiptOutcome(held_until=lease.available_at)
         if isinstance(item, NackWork):
@@ -67,6 +77,17 @@ def settle(
     return settling.outcomes
 
 
+def _refused(item: Settling, why: BrokerError) -> Outcome:
+    return AckOutcome(dict.fromkeys(item.offsets, why)) if isinstance(item, AckWork) else why
+
+
+def _why_gone(session: Session, now: int, *, has_cells: bool) -> BrokerError:
+    """Why a lease is not there. Whoever is told that it is gone takes its messages for settled."""
+    if has_cells and moves.left_since(session, now - LATELY):
+        return Moved("lease of this receipt")
+    return receipt_gone()
+
+
 def _lease_id(item: Settling) -> int:
     return item.lease_id if isinstance(item, AckWork) else item.receipt.lease_id
 
@@ -74,9 +95,11 @@ def _lease_id(item: Settling) -> int:
 def still_true(before: Outcomes, again: Outcomes, now: int) -> Outcomes:
     """The outcomes after a COMMIT without an answer; `before` from the first run, `again` from the second.
 
-    A receipt that was valid then and is stale now was settled by that COMMIT, as long as its lease has not expired: no
-    other consumer can have taken the message since.
+    Of a receipt that was valid then and is stale now the lease tells whether the message was acknowledged, if it is
+    there. Otherwise that COMMIT settled it, as long as its lease has not expired by any broker's clock: no other
+    consumer can have taken the message since.
     """
+    now += MOST_APART
     return [_still_true(first, second, now) for first, second in zip(before, again, strict=True)]
 
 
@@ -101,10 +124,14 @@ def _was_valid(outcome: Outcome) -> bool:
 
 def _still_true(first: Outcome, second: Outcome, now: int) -> Outcome:
     if isinstance(first, AckOutcome) and isinstance(second, AckOutcome):
-        if now < first.held_until:
-            second.refused = {offset: why for offset, why in second.refused.items() if offset in first.refused}
-            # This run may be in doubt as well, and may then have found the lease missing.
-            second.held_until = max(first.held_until, second.held_until)
+        is_held = now < first.held_until
+        second.refused = {
+            offset: why
+            for offset, why in second.refused.items()
+            if offset in first.refused or not second.acknowledged.get(offset, is_held)
+        }
+        # This run may be in doubt as well, and may then have found the lease missing.
+        second.held_until = max(first.held_until, second.held_until)
         # Leases released by the first run are available, but no consumer was woken.
         second.frees = tuple({*first.frees, *second.frees})
         return second

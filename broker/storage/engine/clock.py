@@ -20,6 +20,12 @@ FORGET = 1.05
 """By how much the quickest one grows with each reading: the network may have become slower."""
 WORTH_A_WORD = SECOND
 """Microseconds by which the database's clock must jump to be logged."""
+MOST_APART = SECOND
+"""Microseconds by which the clocks of two brokers differ at most.
+
+Usual readings are within QUICK of each other. But a jump of the database's clock is noticed by one broker before the
+other; larger ones are logged.
+"""
 LONGEST_STANDSTILL = 5 * SECOND
 """Maximum microseconds that this clock stops after the database's clock was set back."""
 

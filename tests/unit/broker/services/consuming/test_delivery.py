@@ -92,6 +92,20 @@ async def test_what_was_made_again_elsewhere_is_looked_up_again() -> None:
     assert [topic.topic_id for work in leases.joined for topic in work.topics] == [1, again.topic_id]
 
 
+async def test_no_group_is_created_for_topics_that_are_gone() -> None:
+    found = names()
+    delivery = DeliveryService(Leases(), Leases(), found.catalog(create_groups=True), Wakeups(), DeliveryConfig())
+    await found.find_topic("orders")
+    del found.topics["orders"]
+    with pytest.raises(NotFound) as refused:
+        await delivery.subscribe(SubscribeRequest("new", ["orders"], "c"))
+    assert refused.value.reason == "TOPIC_NOT_FOUND"
+    assert "new" not in found.groups
+    found.make_topic("orders")
+    await delivery.subscribe(SubscribeRequest("new", ["orders"], "c"))
+    assert "new" in found.groups
+
+
 async def test_what_is_gone_for_good_is_told() -> None:
     gone = NotFound("gone", reason="TOPIC_NOT_FOUND")
     with pytest.raises(NotFound):
