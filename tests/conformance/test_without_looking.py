@@ -14,7 +14,7 @@ import pytest
 
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
-from broker.errors import NotFound, VerdictConflict
+from broker.errors import NotFound, StorageUnavailable, VerdictConflict
 from broker.ports.log import Duplicate
 from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.log import appending
@@ -378,17 +378,22 @@ async def test_unknown_and_repeated(store: Store, topic: Topic, guesses: list[bo
 
 
 async def test_the_end_moved_back(world: World, store: Store, topic: Topic) -> None:
-    """As after the restore of an older copy of the database."""
+    """As after the restore of an older copy of the database: who gave offsets does not give them again."""
     await warm(store, topic)
+    half_sent = await prepared(store, topic)
     session = world.session()
     session.begin()
     session.run("DELETE FROM message WHERE log_offset = ?", (TRUSTED_AFTER - 1,))
     session.run("UPDATE queue SET next_offset = next_offset - 1, stored_bytes = stored_bytes - 4")
     session.commit()
+    for work in (store.send([sending(topic, "after")]), store.decide([commit(half_sent)])):
+        with pytest.raises(StorageUnavailable, match="in an earlier state"):
+            await work
+    other = world.broker("other")
     for _ in range(TRUSTED_AFTER + 2):
-        ok(await store.send([sending(topic, "after")]))
-        await decided(store, commit(await prepared(store, topic)))
-    await dense(store, topic)
+        ok(await other.send([sending(topic, "after")]))
+        await decided(other, commit(await prepared(other, topic)))
+    await dense(other, topic)
     stored_bytes_are_exact(world)
 
 
