@@ -79,7 +79,7 @@ class Delivery:
     then its confirmation may mean that another consumer has done the work.
 
     `until`, `came`, `left` and `answered` are seconds of the monotonic clock: until when its lease lasts at least, if
-    that is known; when it was here; when its ack was about to be sent, and when the answer was here. A test that is slow
+    that is known; when it was here; when its ack was about to be sent; when the answer was here. A test that is slow
     notes them so that it knows less, and nothing wrong. `refused` is why the ack was refused for good.
     """
 
