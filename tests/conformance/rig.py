@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.check_policy import SECOND
@@ -31,6 +32,22 @@ GROUPS = [
 """Two consumer groups that differ in all that counts for retries."""
 
 
+class ItemRejected(Exception):
+    """The database refused an item, or the code that asked it failed: what the model finds then is no fault of a rule."""
+
+
+class _Rejections(logging.Handler):
+    """Remembers what lanes could make nothing of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("the database refused an item"):
+            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else record.getMessage())
+
+
 class Rig:
     """Begins again for each example; the connections stay."""
 
@@ -44,17 +61,23 @@ class Rig:
         self.policy, self.lease_time = POLICY, LEASE
         self._database = Database(url, table_prefix=table_prefix)
         self._runner = asyncio.Runner()
+        self._rejections = _Rejections()
+        logging.getLogger("halfmq.storage").addHandler(self._rejections)
         self.stores = [
             Store(self._database, broker_id=name, policy=POLICY, clock=self.clock)  # type: ignore[arg-type]
             for name in ("a", "b")
         ]
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self._runner.run(work)
+        done = self._runner.run(work)
+        if self._rejections.seen:
+            raise ItemRejected(self._rejections.seen[0])
+        return done
 
     def begin(self) -> None:
         """Empties the tables and makes what an example needs."""
         self.clock.time = FakeClock().time
+        self._rejections.seen.clear()
         session = self._database.session()
         session.begin()
         for table in metadata.sorted_tables:
@@ -107,6 +130,8 @@ class Rig:
         return [row[0] for row in found]
 
     def close(self) -> None:
+        logging.getLogger("halfmq.storage").removeHandler(self._rejections)
+        self._rejections.seen.clear()
         for store in self.stores:
             self.run(store.close())
         self._database.close()

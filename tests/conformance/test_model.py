@@ -30,7 +30,7 @@ from broker.storage.groups import groups, progress
 from broker.storage.log import release_plan
 from broker.storage.transactions import verdicts
 from conformance.model.machine import Model
-from conformance.rig import Rig
+from conformance.rig import ItemRejected, Rig
 from conformance.world import LEASE, PREFIXES
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def _skips_an_offset(patch: pytest.MonkeyPatch) -> None:
 def _commits_after_rollback(patch: pytest.MonkeyPatch) -> None:
     real = verdicts._judge
 
-    def judge(item: VerdictWork, pending: object, recorded: TransactionOutcome | None) -> object:
+    def judge(item: VerdictWork, pending: object, recorded: TransactionOutcome | None, *rest: object) -> object:
         if item.commit and recorded and recorded.state is TransactionState.ROLLED_BACK:
             return TransactionOutcome(item.transaction_id, TransactionState.COMMITTED)
-        return real(item, pending, recorded)  # type: ignore[arg-type]
+        return real(item, pending, recorded, *rest)  # type: ignore[arg-type]
 
     patch.setattr(verdicts, "_judge", judge)
 
@@ -235,4 +235,15 @@ def test_the_model_finds_a_seeded_bug(
             settings=settings(
                 max_examples=2000, stateful_step_count=100, phases=[Phase.generate], derandomize=True, **COMMON
             ),
+        )
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_an_item_that_the_database_refuses_is_not_taken_for_a_fault_of_a_rule(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "_judge", lambda: None)
+    with pytest.raises(ItemRejected, match="TypeError"):
+        run_state_machine_as_test(
+            on(rig), settings=settings(max_examples=100, phases=[Phase.generate], derandomize=True, **COMMON)
         )

@@ -8,19 +8,27 @@ Every call is recorded with its outcome: ok, failed (the broker refused it for g
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import count
-from typing import Literal, TypeAlias
+from itertools import combinations, count
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK
+from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK, TRY_AGAIN_SOON, ItemRefused
+
+if TYPE_CHECKING:
+    from halfmq.v1 import consumer_pb2
 
 Call: TypeAlias = Literal["prepare", "commit", "rollback", "send"]
 """A verdict is the same call whether a producer gave it by itself or in answer to a check."""
 Place: TypeAlias = tuple[int, int]
 """Queue and offset."""
+MARGIN = 1.0
+"""Seconds before its end from which a lease is not relied on: brokers know the database's time by readings of it."""
+LOST = frozenset({"RECEIPT_STALE", "RECEIPT_GONE"})
+"""Why a receipt is refused whose lease is over, or whose message is settled."""
 
 
 class Outcome(Enum):
@@ -69,6 +77,10 @@ class Delivery:
     `asked` is when the consumer asked for messages, where that was noted. `acknowledging` is set once it asked to have
     this one acknowledged, `acknowledged` is when that was confirmed. With `repeated`, the ack may have been sent again;
     then its confirmation may mean that another consumer has done the work.
+
+    `until`, `came`, `left` and `answered` are seconds of the monotonic clock: until when its lease lasts at least, if
+    that is known; when it was here; when its ack was about to be sent; when the answer was here. A test that is slow
+    notes them so that it knows less, and nothing wrong. `refused` is why the ack was refused for good.
     """
 
     place: Place
@@ -80,6 +92,31 @@ class Delivery:
     acknowledging: bool = False
     acknowledged: int | None = None
     repeated: bool = False
+    until: float | None = None
+    came: float = 0.0
+    left: float | None = None
+    answered: float | None = None
+    refused: str = ""
+
+    @property
+    def answered_under_lease(self) -> bool:
+        """Whether the ack was answered when nobody else could have the message, nor have had it since."""
+        return self.until is not None and self.answered is not None and self.answered <= self.until - MARGIN
+
+    @property
+    def was_left(self) -> bool:
+        """Whether the ack may have taken effect.
+
+        One whose COMMIT was in doubt may have, and be refused when the lease has ended: the broker looks again.
+        """
+        without_effect = self.refused and (self.refused not in LOST or self.answered_under_lease)
+        return self.acknowledging and not without_effect
+
+    def held_at(self, moment: float) -> bool:
+        """Whether the consumer had the message to itself then, if it had been handed out before."""
+        if self.until is None or moment > self.until - MARGIN:
+            return False
+        return self.left is None or self.left > moment or not self.was_left
 
 
 class History:
@@ -120,12 +157,46 @@ class History:
             self.checks.append(Check(transaction_id, number))
 
     def deliver(
-        self, place: Place, entry: Entry, attempt: int, message_group: str = "", asked: int | None = None
+        self,
+        place: Place,
+        entry: Entry,
+        attempt: int,
+        message_group: str = "",
+        asked: int | None = None,
+        until: float | None = None,
     ) -> Delivery:
-        """Notes a message that arrived at a consumer, which asked for it at a moment."""
+        """Notes a message that arrived at a consumer, which asked for it at a moment.
+
+        Its lease lasts until then at least: the monotonic clock when it was asked for, and the time of the lease.
+        """
         with self._changed:
-            self.deliveries.append(Delivery(place, entry, attempt, self.moment(), message_group, asked))
-            return self.deliveries[-1]
+            delivery = Delivery(place, entry, attempt, self.moment(), message_group, asked)
+            delivery.until, delivery.came = until, time.monotonic()
+            self.deliveries.append(delivery)
+            return delivery
+
+    def acknowledge(self, taken: Sequence[Delivery], ask: Callable[[], Sequence[consumer_pb2.ReceiptResult]]) -> None:
+        """Has deliveries acknowledged by one call, and notes what it says of each."""
+        self.leave(taken)
+        for delivery, result in zip(taken, ask(), strict=True):
+            refusal = ItemRefused(result.error) if result.HasField("error") else None
+            if refusal is None:
+                self.confirm(delivery)
+            elif refusal.code not in TRY_AGAIN_SOON:
+                self.refuse(delivery, refusal.reason)
+
+    def leave(self, taken: Sequence[Delivery], *, repeated: bool = False) -> None:
+        """Notes that a consumer is about to acknowledge deliveries; `repeated`: if need be, more than once."""
+        for delivery in taken:
+            delivery.acknowledging, delivery.repeated, delivery.left = True, repeated, time.monotonic()
+
+    def confirm(self, delivery: Delivery) -> None:
+        """Notes that one is acknowledged."""
+        delivery.answered, delivery.acknowledged = time.monotonic(), self.moment()
+
+    def refuse(self, delivery: Delivery, reason: str) -> None:
+        """Notes why the ack of one was refused for good."""
+        delivery.answered, delivery.refused = time.monotonic(), reason or "refused"
 
     @property
     def unanswered(self) -> int:
@@ -174,6 +245,7 @@ class Findings:
         checks: the checks of each transaction that the broker knows.
         max_checks: how many the brokers may send.
         delayed: the queues whose messages lie in the order of their delivery times.
+        leases_kept: leases lasted as long as was said: no clock was set.
     """
 
     states: Mapping[str, int | None]
@@ -182,6 +254,7 @@ class Findings:
     checks: Mapping[str, Spent] = field(default_factory=dict)
     max_checks: int = 0
     delayed: Collection[int] = ()
+    leases_kept: bool = True
 
 
 def judge(history: History, found: Findings) -> list[str]:
@@ -341,15 +414,22 @@ def _judge_order(history: History, found: Findings) -> list[str]:
 def judge_deliveries(deliveries: Sequence[Delivery], found: Findings) -> list[str]:
     """Every contradiction of what a consumer group got with the log: each message, in order, under one live lease."""
     wrong = []
+    if not found.leases_kept:
+        deliveries = [replace(each, until=None) for each in deliveries]
     log = {(queue, offset): entry for queue, entries in found.log.items() for offset, entry in entries}
     # The messages of a message group come in order. Those of none need not: what was handed out, and told to nobody
     # because the database did not answer in time, comes again as not tried, behind others.
     furthest: dict[str, Place] = {}
     seen: set[Place] = set()
     handled: dict[Place, int] = {}
-    told = {delivery.place for delivery in deliveries if delivery.acknowledging}
-    confirmed = Counter(each.place for each in deliveries if each.acknowledged is not None and not each.repeated)
+    left = {delivery.place for delivery in deliveries if delivery.was_left}
+    confirmed = Counter(
+        each.place
+        for each in deliveries
+        if each.acknowledged is not None and (not each.repeated or each.answered_under_lease)
+    )
     wrong += [f"acknowledged {times} times: {place}" for place, times in confirmed.items() if times > 1]
+    wrong += _judge_leases(deliveries)
     for delivery in deliveries:
         queue, offset = delivery.place
         if log.get(delivery.place) != delivery.entry:
@@ -368,7 +448,29 @@ def judge_deliveries(deliveries: Sequence[Delivery], found: Findings) -> list[st
             wrong.append(f"delivered again after its ack was confirmed: {queue}/{offset}")
         if delivery.acknowledged is not None:
             handled.setdefault(delivery.place, delivery.acknowledged)
-    wrong += [f"never delivered and handled: {place} {log[place]}" for place in log.keys() - told]
+    wrong += [f"never delivered and handled: {place} {log[place]}" for place in log.keys() - left]
+    return wrong
+
+
+def _judge_leases(deliveries: Sequence[Delivery]) -> list[str]:
+    """Each message that two consumers had at a time, and each receipt that was refused before its lease ended.
+
+    Which of two deliveries was handed out first is not known: each has to be under its lease still when the other one
+    has arrived.
+    """
+    wrong = []
+    by_place: dict[Place, list[Delivery]] = defaultdict(list)
+    for delivery in deliveries:
+        by_place[delivery.place].append(delivery)
+        if delivery.refused in LOST and delivery.answered_under_lease and not delivery.repeated:
+            wrong.append(f"refused under a live lease: {delivery.place} {delivery.refused}")
+    for place, own in by_place.items():
+        for first, second in combinations(own, 2):
+            latest = max(first.came, second.came)
+            if first.held_at(latest) and second.held_at(latest):
+                wrong.append(
+                    f"delivered twice under live leases: {place}, attempts {first.attempt} and {second.attempt}"
+                )
     return wrong
 
 

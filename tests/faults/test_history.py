@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from faults.client import COMMITTED, PARKED, PREPARED, ROLLED_BACK
-from faults.history import Call, Entry, Findings, History, Outcome, Place, Spent, judge
+from faults.history import MARGIN, Call, Delivery, Entry, Findings, History, Outcome, Place, Spent, judge
 from faults.load import place_of
 from halfmq.v1 import message_pb2
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
 MAX_CHECKS = 3
+LEASE = 60.0
 
 
 class Story:
@@ -27,6 +29,7 @@ class Story:
         self.log: dict[int, list[tuple[int, Entry]]] = {0: [], 1: []}
         self.checks: dict[str, Spent] = {}
         self.unread = 0
+        self.leases_kept = True
         self.transaction("a", commit=OK)
         self.transaction("b", rollback=OK)
         self.transaction("c", commit=OK)
@@ -97,13 +100,22 @@ class Story:
 
     def deliver(self, queue: int, first: int = 0, attempt: int = 1) -> None:
         for offset, entry in self.log[queue][first:]:
-            delivery = self.history.deliver((queue, offset), entry, attempt, f"group {queue}")
-            delivery.acknowledging = True
-            delivery.acknowledged = self.history.moment()
+            delivery = self.history.deliver(
+                (queue, offset), entry, attempt, f"group {queue}", until=time.monotonic() + LEASE
+            )
+            self.history.leave([delivery])
+            self.history.confirm(delivery)
+
+    def hold(self, lease: float = LEASE) -> Delivery:
+        """One more delivery of a message that was delivered before, to a consumer that has asked already."""
+        (first,) = [each for each in self.history.deliveries if each.place == (1, 0)][:1]
+        group, until = first.message_group, time.monotonic() + lease
+        return self.history.deliver(first.place, first.entry, first.attempt + 1, group, first.arrived, until)
 
     def judge(self) -> list[str]:
         heads = {queue: len(entries) + self.unread for queue, entries in self.log.items()}
-        return judge(self.history, Findings(self.states, self.log, heads, self.checks, MAX_CHECKS))
+        found = Findings(self.states, self.log, heads, self.checks, MAX_CHECKS, leases_kept=self.leases_kept)
+        return judge(self.history, found)
 
 
 def test_a_right_history_passes() -> None:
@@ -159,6 +171,37 @@ def test_who_repeats_an_ack_may_be_told_that_another_one_has_done_it() -> None:
     story = Story()
     acknowledge_two_deliveries(story)
     story.history.deliveries[-1].repeated = True
+    assert story.judge() == []
+
+
+def test_a_message_may_come_again_when_its_lease_ends() -> None:
+    story = Story()
+    story.history.deliveries[-1].acknowledged = story.history.deliveries[-1].left = None
+    story.history.deliveries[-1].until = time.monotonic() + MARGIN / 2
+    story.hold()
+    assert story.judge() == []
+
+
+def test_what_was_left_before_another_one_came_may_be_free() -> None:
+    story = Story()
+    story.history.leave([story.hold()])
+    story.hold()
+    assert not [wrong for wrong in story.judge() if "live lease" in wrong]
+
+
+def test_an_ack_whose_lease_ended_may_have_had_its_effect_though_it_is_refused() -> None:
+    """Its COMMIT was in doubt, and the broker looked again when the lease was over."""
+    story = Story()
+    refuse_an_ack(story, "RECEIPT_GONE", late=True)
+    assert story.judge() == []
+
+
+def test_leases_are_not_judged_where_clocks_are_set() -> None:
+    story = Story()
+    refuse_an_ack(story, "RECEIPT_STALE")
+    story.hold()
+    story.hold()
+    story.leases_kept = False
     assert story.judge() == []
 
 
@@ -242,11 +285,50 @@ def deliver_from_another_queue(story: Story) -> None:
 
 
 def acknowledge_two_deliveries(story: Story) -> None:
-    """Two consumers hold a message at a time, and both are told that it is settled."""
-    (first,) = [each for each in story.history.deliveries if each.place == (1, 0)]
-    second = story.history.deliver(first.place, first.entry, 2, first.message_group, first.arrived)
-    second.acknowledging = True
-    second.acknowledged = story.history.moment()
+    """Two consumers hold a message, and both are told that it is settled."""
+    second = story.hold(lease=0)
+    story.history.leave([second])
+    story.history.confirm(second)
+
+
+def acknowledge_two_under_leases(story: Story) -> None:
+    """As before; both may have repeated it, but under their leases."""
+    acknowledge_two_deliveries(story)
+    for delivery in story.history.deliveries:
+        delivery.repeated = True
+    story.history.deliveries[-1].until = time.monotonic() + LEASE
+
+
+def deliver_to_several(story: Story) -> None:
+    """Six consumers have one message, and none of them is done with it."""
+    for _ in range(6):
+        story.hold()
+    story.history.deliveries[-1].acknowledging = True
+
+
+def deliver_before_the_lease_ends(story: Story) -> None:
+    """One has it, another one gets it and is done before the first one is."""
+    first, second = story.hold(), story.hold()
+    story.history.leave([second])
+    story.history.confirm(second)
+    story.history.leave([first])
+
+
+def refuse_the_only_ack(story: Story) -> None:
+    """A message is delivered once, its ack is refused while its lease lasts, and it is never seen again."""
+    refuse_an_ack(story, "RECEIPT_GONE")
+
+
+def refuse_an_ack_for_good(story: Story) -> None:
+    """As before, long after its lease; but for a reason that tells that it had no effect."""
+    refuse_an_ack(story, "RECEIPT_MALFORMED", late=True)
+
+
+def refuse_an_ack(story: Story, reason: str, *, late: bool = False) -> None:
+    (only,) = [each for each in story.history.deliveries if each.place == (1, 0)]
+    only.acknowledged = None
+    only.until = time.monotonic() + (0 if late else LEASE)
+    story.history.refuse(only, reason)
 
 
 def deliver_again_after_the_ack(story: Story) -> None:
@@ -385,6 +467,12 @@ def swap_sent_messages(story: Story) -> None:
         (deliver_from_another_queue, "out of order in group 0: 1/0 came first after 0/"),
         (deliver_again_after_the_ack, "delivered again after its ack was confirmed: 1/0"),
         (acknowledge_two_deliveries, "acknowledged 2 times: (1, 0)"),
+        (acknowledge_two_under_leases, "acknowledged 2 times: (1, 0)"),
+        (deliver_to_several, "delivered twice under live leases: (1, 0)"),
+        (deliver_before_the_lease_ends, "delivered twice under live leases: (1, 0)"),
+        (refuse_the_only_ack, "never delivered and handled: (1, 0)"),
+        (refuse_the_only_ack, "refused under a live lease: (1, 0) RECEIPT_GONE"),
+        (refuse_an_ack_for_good, "never delivered and handled: (1, 0)"),
         (never_deliver, "never delivered and handled: (0, 0)"),
         (never_acknowledge, "never delivered and handled: (0, 0)"),
     ],

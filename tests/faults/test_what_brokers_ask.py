@@ -65,6 +65,8 @@ STATED = [
 ]
 SELDOM = 2
 """Times that all others are run while we look, by all brokers together: one of them does what they are for."""
+SELDOM_ROWS = 100
+"""Rows that one of those reads: what is there grows with the brokers, and there is little of it."""
 
 
 class Asked(NamedTuple):
@@ -113,9 +115,18 @@ def contradictions(asked: dict[str, Asked], brokers: int, seconds: float) -> lis
         if each.times > most:
             wrong.append(f"{brokers} brokers: {each.times} times in {seconds:.1f} s, not {most:.0f}: {text}")
         # The server counts a statement and its rows one after the other.
-        if limits and each.rows > limits.rows * (each.times + brokers):
-            wrong.append(f"{brokers} brokers: {each.rows / each.times:.1f} rows, not {limits.rows}: {text}")
+        rows = limits.rows if limits else SELDOM_ROWS
+        if each.rows > rows * (each.times + brokers):
+            wrong.append(f"{brokers} brokers: {each.rows / each.times:.1f} rows, not {rows}: {text}")
     return wrong
+
+
+def test_what_is_asked_too_often_or_of_too_many_rows_is_found() -> None:
+    often = "SELECT `version_num` FROM `halfmq_version`"
+    assert contradictions({often: Asked(3, 3), "ANALYZE": Asked(1, 5)}, 1, 3.0) == []
+    for text, asked in [(often, Asked(30, 30)), (often, Asked(3, 50)), ("ANALYZE", Asked(9, 9))]:
+        assert len(contradictions({text: asked}, 1, 3.0)) == 1, text
+    assert "rows, not 100" in contradictions({"SELECT * FROM `message`": Asked(1, 5000)}, 8, 3.0)[0]
 
 
 def words_of(asked: dict[str, Asked]) -> set[str]:

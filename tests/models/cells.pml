@@ -44,11 +44,12 @@ inline see()
 {
   assert(visible[HOME] <= 1 && visible[OTHER] <= 1);     /* one effect in each cell */
   assert(visible[HOME] + visible[OTHER] == 0 || local_outcome == COMMITTED);
-  assert(op[OTHER] == NONE || op[OTHER] == op[HOME]);    /* decided once */
 #ifdef TOGETHER
-  assert(visible[HOME] == visible[OTHER])
+  assert(visible[HOME] == visible[OTHER])                /* both at once */
 #else
-  assert(visible[HOME] >= visible[OTHER]);               /* the home cell first */
+  assert(op[OTHER] == NONE || op[HOME] != NONE);         /* the home cell first */
+  assert(op[OTHER] == NONE || op[OTHER] == op[HOME]);    /* decided once */
+  assert(visible[HOME] >= visible[OTHER]);
   assert(visible[HOME] == visible[OTHER] || to_release)  /* half visible: only while its release is recorded as due */
 #endif
 }
@@ -89,7 +90,9 @@ inline decide_home(v)
 #endif
      op[HOME] = v; half[HOME] = false;
      visible[HOME] = visible[HOME] + (v == COMMITTED -> 1 : 0);
-#ifndef BROKEN_RELEASE_NOT_RECORDED
+#ifdef BROKEN_RELEASE_NOT_RECORDED
+     to_release = (v == ROLLED_BACK)
+#else
      to_release = true
 #endif
   :: else

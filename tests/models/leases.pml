@@ -39,7 +39,7 @@
 #define ALL ((1 << MESSAGES) - 1)
 #define holds(mask, m) (((mask) >> (m)) & 1)
 
-mtype = { NOTHING, FIRST, TAKE_OVER, BURY, ACK, NACK, ANSWERED, UNKNOWN }
+mtype = { NOTHING, FIRST, TAKE_OVER, BURY, REMOVE, ACK, NACK, ANSWERED, UNKNOWN }
 
 /* The tables: queue, group_progress, lease. Sets of messages are bitmaps. */
 byte next_offset = 0
@@ -124,15 +124,17 @@ inline execute(s)
      token[lease[s]] = own_token[s]; attempt[lease[s]]++; due[lease[s]] = false;
      lease_of[own_token[s]] = lease[s]
   :: work[s] == BURY ->
-     assert((dead & messages[s]) == 0);
+     assert((dead & messages[s]) == 0);                  /* a dead letter once */
      dead = dead | messages[s];
-#ifndef BROKEN_DEAD_LETTER_APART
+#ifdef BROKEN_DEAD_LETTER_APART
+     skip
+  :: work[s] == REMOVE -> open[lease[s]] = open[lease[s]] & ~messages[s]
+#else
      open[lease[s]] = open[lease[s]] & ~messages[s]
 #endif
   :: work[s] == ACK ->
      for (i : 0 .. MESSAGES - 1) {
-       /* A receipt of an earlier delivery does nothing. */
-       assert(!holds(messages[s] & open[lease[s]], i) || newest[i] == own_token[s]) };
+       assert(!holds(messages[s] & open[lease[s]], i) || newest[i] == own_token[s]) };   /* an old receipt does nothing */
      acked = acked | (messages[s] & open[lease[s]]);
      open[lease[s]] = open[lease[s]] & ~messages[s]
   :: work[s] == NACK ->
@@ -275,12 +277,15 @@ first:
     goto commit }
 redeliver:
   atomic {
-#ifndef BROKEN_TAKE_OVER_UNLOCKED
     if                                                   /* SKIP LOCKED, and looked at again */
+#ifdef BROKEN_TAKE_OVER_UNLOCKED
+    :: attempt[k] < MAX_ATTEMPTS
+    :: attempt[k] >= MAX_ATTEMPTS && lease_lock[k] == FREE && due[k] && open[k] != 0 -> lease_lock[k] = me
+#else
     :: lease_lock[k] == FREE && due[k] && open[k] != 0 -> lease_lock[k] = me
+#endif
     :: else -> goto finished
     fi;
-#endif
     lease[me] = k; messages[me] = open[k];
     mask = open[k];
     if
@@ -288,6 +293,11 @@ redeliver:
     :: else -> new_token(); own_token[me] = t; work[me] = TAKE_OVER
     fi;
     goto commit }
+#ifdef BROKEN_DEAD_LETTER_APART
+remove_apart:                                            /* the lease, after its messages are dead letters */
+  atomic { lease_lock[k] == FREE ->
+    lease_lock[k] = me; work[me] = REMOVE; lease[me] = k; messages[me] = mask; goto commit }
+#endif
 were_made:
   atomic { work[IN_DOUBT] == NOTHING || own_token[IN_DOUBT] != t ->
     if
@@ -312,9 +322,9 @@ ack:
        work[me] = ACK; lease[me] = lease_of[t]; messages[me] = mask; own_token[me] = t; goto commit
     :: else ->
 #ifdef BROKEN_STILL_TRUE_WITHOUT_TIME
-       assert(!valid_before || (acked & mask) == mask);  /* the first run's answer is given */
+       assert(!valid_before || (acked & mask) == mask);  /* told as done, by the first run: it is */
 #else
-       assert(!valid_before || expired[t] || (acked & mask) == mask);
+       assert(!valid_before || expired[t] || (acked & mask) == mask);   /* told as done, by the first run: it is */
 #endif
        goto finished
     fi }
@@ -345,7 +355,12 @@ commit:
     :: outcome == UNKNOWN && doing == NACK -> goto nack
     :: outcome == ANSWERED && (doing == FIRST || doing == TAKE_OVER) -> goto hand_out
     :: outcome == ANSWERED && doing == ACK -> assert((acked & mask) == mask); goto finished
+#ifdef BROKEN_DEAD_LETTER_APART
+    :: outcome == ANSWERED && doing == BURY -> goto remove_apart
+    :: outcome == ANSWERED && (doing == NACK || doing == REMOVE) -> goto finished
+#else
     :: outcome == ANSWERED && (doing == NACK || doing == BURY) -> goto finished
+#endif
     fi }
 
 finished:

@@ -1,11 +1,12 @@
-/* A topic moves from one cell to another, each a database of its own: broker/storage/moving.
+/* A topic moves from one cell to another, each a database of its own, and back: broker/storage/moving.
  *
  * What is true of a move stands in the table move_state of each of the two cells, which every transaction of the move
  * locks; the placements in the home database are only where brokers look first, and may be out of date: here they try
- * any cell. The topic's row is in the new cell only when the move is decided. The seal takes what changes (here the
- * lease) out of its table in the old cell; it goes into the new cell with the decision, or back when the move is given
- * up. Each step is one database transaction in one database. Movers run in several processes, crash, stand still for as
- * long as they like between two steps, and their COMMITs may come late. A move that has ended is not looked at again.
+ * any cell. The topic's row is in the cell that is moved to only when the move is decided. The seal takes what changes
+ * (here the lease) out of its table in the cell that is left; it goes into the other one with the decision, or back when
+ * the move is given up. What is left of the topic then is deleted by retention; before that it does not come back. Each
+ * step is one database transaction in one database. Movers run in several processes, crash, stand still for as long as
+ * they like between two steps, and their COMMITs may come late. A move that has ended is not looked at again.
  */
 
 #ifndef FAULTS
@@ -15,35 +16,38 @@
 #define MESSAGES 2    /* that are sent meanwhile; one was in the log before, and is leased */
 #endif
 #ifndef MOVES
-#define MOVES 2       /* attempts; each but the last may be given up */
+#define MOVES 2       /* there, and back; or there again, if the first one was given up */
+#endif
+#ifndef GIVEN_UP
+#define GIVEN_UP (MOVES - 1)         /* moves up to this number may be given up */
 #endif
 #ifndef RESENDS
 #define RESENDS 1
 #endif
 
-#define OLD 0
-#define NEW 1
-#define MOST (MESSAGES + 1)
+#define MOST (MESSAGES + 2)          /* one more than a correct log has: no bound finds what is wrong */
 #define SESSIONS 5                   /* two brokers, two movers, and one in doubt */
 #define IN_DOUBT 4
 
-mtype = { NOTHING, SEND, ACK, BEGIN, COPY, SEAL, ACTIVATE, FINISH, GIVE_UP, UNSEAL, WITHDRAW, END }
+mtype = { NOTHING, SEND, ACK, CLEAN, BEGIN, COPY, SEAL, ACTIVATE, FINISH, GIVE_UP, UNSEAL, WITHDRAW, END }
 mtype = { ABSENT, INCOMING, ACTIVE, SEALED, GONE }
 
-/* The topic in each cell, its log, its lease. INCOMING: only the move is noted there, and the log is being copied. */
+/* The topic in each cell, its log, its lease. INCOMING: only the move is noted there, and the log is being copied.
+ * GONE: what is left of it has not been deleted. */
 mtype state[2]
-byte move[2]                         /* the number of the move that the state is of */
-byte given_up[2]                     /* moves up to this number were given up in the cell */
+byte move[2]                         /* the number of the last move that was noted in the cell */
+byte given_up[2]                     /* a bitmap: those that were given up there */
 byte length[2]
 typedef Log { byte message[MOST] }
 Log log[2]
 bool leased[2]
-bool taken = false                   /* in the old cell: the lease that the seal took out of its table */
-byte noted = 0                       /* in the new cell: the move whose copies are noted there */
+bool taken[2]                        /* the lease that the seal took out of its table */
+byte noted[2]                        /* the move whose copies are noted there */
 byte ended = 0                       /* in the home database: moves up to this number have ended */
+byte home = 0                        /* there: the cell of the topic */
 
 mtype work[SESSIONS] = NOTHING
-byte cell[SESSIONS]
+byte cell[SESSIONS]                  /* of a move, the one that is left */
 byte value[SESSIONS]                 /* message, or number of the move */
 byte place[SESSIONS]
 bool row[SESSIONS]
@@ -53,9 +57,25 @@ bool acknowledged[MESSAGES]
 bool lease_acknowledged = false, ack_asked = true
 bool settled = false                 /* an acknowledgement took effect */
 
-#define contains(c, m) (log[c].message[0] == m || log[c].message[1] == m || (MOST > 2 && log[c].message[2] == m))
+#define contains(c, m) \
+  (log[c].message[0] == m || log[c].message[1] == m || log[c].message[2] == m || log[c].message[MOST - 1] == m)
+#define gave_up(c, n) ((given_up[c] >> (n)) & 1)
+#define alike(i) (length[0] <= i || length[1] <= i || log[0].message[i] == log[1].message[i])
+#define to(s) (1 - cell[s])
+#define is_coming(c, n) (state[c] == INCOMING && move[c] == n)
+#define is_sealed(c, n) (state[c] == SEALED && move[c] == n)
 
-#define append(c, m) assert(length[c] < MOST); log[c].message[length[c]] = m; length[c]++
+inline append(c, new)
+{
+  assert(!contains(c, new));                             /* no message is twice in a log */
+  log[c].message[length[c]] = new; length[c]++
+}
+
+inline clear(c)
+{
+  length[c] = 0;
+  log[c].message[0] = 0; log[c].message[1] = 0; log[c].message[2] = 0; log[c].message[MOST - 1] = 0
+}
 
 inline execute(s)
 {
@@ -70,64 +90,71 @@ inline execute(s)
   :: work[s] == ACK && state[cell[s]] == ACTIVE ->
      if
      :: leased[cell[s]] -> leased[cell[s]] = false; settled = true; done = true
-     :: else -> done = settled                             /* otherwise its receipt is refused */
+     :: else -> assert(settled); done = settled          /* a receipt is good wherever the topic is */
      fi
-  :: work[s] == BEGIN && state[NEW] == ABSENT && given_up[NEW] < value[s] ->
-     state[NEW] = INCOMING; move[NEW] = value[s]; noted = value[s]
-#ifdef BROKEN_COPY_UNGUARDED
-  :: work[s] == COPY && state[NEW] != ABSENT -> append(NEW, log[OLD].message[place[s]])
+#ifdef BROKEN_CLEANED_UNGUARDED
+  :: work[s] == CLEAN -> clear(to(s));
+     state[to(s)] = (state[to(s)] == GONE -> ABSENT : state[to(s)])
 #else
-  :: work[s] == COPY && state[NEW] == INCOMING && move[NEW] == value[s] && length[NEW] == place[s] ->
-     append(NEW, log[OLD].message[place[s]])
+  :: work[s] == CLEAN && state[to(s)] == GONE -> clear(to(s)); state[to(s)] = ABSENT
+#endif
+#ifdef BROKEN_BEGUN_AGAIN
+  :: work[s] == BEGIN && state[to(s)] == ABSENT && !gave_up(to(s), value[s]) ->
+#else
+  :: work[s] == BEGIN && state[to(s)] == ABSENT && move[to(s)] < value[s] && !gave_up(to(s), value[s]) ->
+#endif
+     state[to(s)] = INCOMING; move[to(s)] = value[s]; noted[to(s)] = value[s]
+#ifdef BROKEN_COPY_UNGUARDED
+  :: work[s] == COPY && state[to(s)] != ABSENT -> append(to(s), log[cell[s]].message[place[s]])
+#else
+  :: work[s] == COPY && is_coming(to(s), value[s]) && length[to(s)] == place[s] ->
+     append(to(s), log[cell[s]].message[place[s]])
 #endif
 #ifdef BROKEN_SEALED_THOUGH_GIVEN_UP
-  :: work[s] == SEAL && state[OLD] == ACTIVE ->
+  :: work[s] == SEAL && state[cell[s]] == ACTIVE && move[cell[s]] < value[s] ->
+#elif defined(BROKEN_SEALED_AGAIN)
+  :: work[s] == SEAL && state[cell[s]] == ACTIVE && !gave_up(cell[s], value[s]) ->
 #else
-  :: work[s] == SEAL && state[OLD] == ACTIVE && given_up[OLD] < value[s] ->
+  :: work[s] == SEAL && state[cell[s]] == ACTIVE && move[cell[s]] < value[s] && !gave_up(cell[s], value[s]) ->
 #endif
-     state[OLD] = SEALED; move[OLD] = value[s]; taken = leased[OLD]; leased[OLD] = false
-  :: work[s] == ACTIVATE && state[NEW] == INCOMING && move[NEW] == value[s] && length[NEW] == place[s] ->
-     state[NEW] = ACTIVE; leased[NEW] = row[s]; noted = 0
-  :: work[s] == FINISH && state[OLD] == SEALED && move[OLD] == value[s] -> state[OLD] = GONE; taken = false
-  :: work[s] == GIVE_UP && ((state[NEW] == INCOMING && move[NEW] == value[s]) ||
-     (state[NEW] == ABSENT && given_up[NEW] < value[s])) ->
-     state[NEW] = ABSENT; given_up[NEW] = value[s]
+     state[cell[s]] = SEALED; move[cell[s]] = value[s]; taken[cell[s]] = leased[cell[s]]; leased[cell[s]] = false
+  :: work[s] == ACTIVATE && is_coming(to(s), value[s]) && length[to(s)] == place[s] ->
+     state[to(s)] = ACTIVE; leased[to(s)] = row[s]; noted[to(s)] = 0
+  :: work[s] == FINISH && is_sealed(cell[s], value[s]) -> state[cell[s]] = GONE; taken[cell[s]] = false
+  :: work[s] == GIVE_UP && is_coming(to(s), value[s]) ->
+     state[to(s)] = ABSENT; given_up[to(s)] = given_up[to(s)] | (1 << value[s])
+  :: work[s] == GIVE_UP && move[to(s)] < value[s] -> given_up[to(s)] = given_up[to(s)] | (1 << value[s])
 #ifdef BROKEN_UNSEALED_BY_ANY_MOVE
   :: work[s] == UNSEAL ->
-     given_up[OLD] = (given_up[OLD] < value[s] -> value[s] : given_up[OLD]);
+     given_up[cell[s]] = given_up[cell[s]] | (1 << value[s]);
      if
-     :: state[OLD] == SEALED -> state[OLD] = ACTIVE; leased[OLD] = taken; taken = false
+     :: state[cell[s]] == SEALED ->
+#else
+  :: work[s] == UNSEAL && !gave_up(cell[s], value[s]) ->
+     given_up[cell[s]] = given_up[cell[s]] | (1 << value[s]);
+     if
+     :: is_sealed(cell[s], value[s]) ->
+#endif
+#ifndef BROKEN_NOT_PUT_BACK
+        leased[cell[s]] = taken[cell[s]];
+#endif
+        state[cell[s]] = ACTIVE; taken[cell[s]] = false
      :: else
      fi
-#else
-  :: work[s] == UNSEAL && given_up[OLD] < value[s] ->
-     given_up[OLD] = value[s];
-     if
-#ifdef BROKEN_NOT_PUT_BACK
-     :: state[OLD] == SEALED && move[OLD] == value[s] -> state[OLD] = ACTIVE; taken = false
-#else
-     :: state[OLD] == SEALED && move[OLD] == value[s] -> state[OLD] = ACTIVE; leased[OLD] = taken; taken = false
-#endif
-     :: else
-     fi
-#endif
 #ifdef BROKEN_WITHDRAWN_WITHOUT_NOTE
-  :: work[s] == WITHDRAW && given_up[NEW] >= value[s] ->
+  :: work[s] == WITHDRAW && gave_up(to(s), value[s]) ->
 #else
-  :: work[s] == WITHDRAW && given_up[NEW] >= value[s] && noted == value[s] ->
+  :: work[s] == WITHDRAW && gave_up(to(s), value[s]) && noted[to(s)] == value[s] ->
 #endif
-     length[NEW] = 0; noted = 0;
-     log[NEW].message[0] = 0; log[NEW].message[1] = 0; log[NEW].message[MOST - 1] = 0
-  :: work[s] == END && ended < value[s] -> ended = value[s]
+     clear(to(s)); noted[to(s)] = 0
+  :: work[s] == END && ended < value[s] -> ended = value[s]; home = (row[s] -> to(s) : home)
   :: else
   fi;
-  assert(!(state[OLD] == ACTIVE && state[NEW] == ACTIVE));          /* one place to write to */
-  assert(!lease_acknowledged || !(state[OLD] == ACTIVE && leased[OLD]));
-  assert(!lease_acknowledged || !(state[NEW] == ACTIVE && leased[NEW]));
-  /* Nothing skipped, nothing in another order. */
-  assert(state[NEW] != ACTIVE || length[NEW] >= length[OLD]);
-  assert(length[NEW] < 1 || log[NEW].message[0] == log[OLD].message[0]);
-  assert(length[NEW] < 2 || length[OLD] < 2 || log[NEW].message[1] == log[OLD].message[1])
+  assert(!(state[0] == ACTIVE && state[1] == ACTIVE));   /* one place to write to */
+  assert(!lease_acknowledged || !(leased[0] || leased[1]));         /* what is settled is not leased */
+  assert(state[0] != ACTIVE || length[0] >= length[1]);  /* nothing skipped, or wiped out */
+  assert(state[1] != ACTIVE || length[1] >= length[0]);  /* nothing skipped, or wiped out */
+  assert(alike(0) && alike(1) && alike(2))               /* nothing in another order */
 }
 
 inline close(s) { work[s] = NOTHING; cell[s] = 0; value[s] = 0; place[s] = 0; row[s] = false }
@@ -171,11 +198,11 @@ end:
     :: ack_asked -> ack_asked = false; m = 0
     fi;
     if
-    :: where = OLD
-    :: where = NEW
+    :: where = 0
+    :: where = 1
     fi }
 send:
-  atomic { (state[OLD] == ACTIVE || state[NEW] == ACTIVE) ->        /* otherwise it waits a moment, and is refused */
+  atomic { (state[0] == ACTIVE || state[1] == ACTIVE) ->        /* otherwise it waits a moment, and is refused */
     work[me] = (m == 0 -> ACK : SEND); value[me] = 100 + m; cell[me] = where }
   atomic {
     transact();
@@ -205,53 +232,59 @@ end:
 }
 
 /* Reads where the move is, then does the next step; what it read may be out of date by then. */
+#define step(what) work[me] = what; cell[me] = from; value[me] = n
+
 proctype Mover(byte me)
 {
   bool done, answered;
-  byte n;
+  byte n, from;
 end:
-  atomic { ended < MOVES -> n = ended + 1 }
+  atomic { ended < MOVES -> n = ended + 1; from = home }
   atomic {
     if
-    :: given_up[NEW] < n && state[NEW] == ABSENT -> work[me] = BEGIN; value[me] = n
-    :: given_up[NEW] < n && state[NEW] == INCOMING && length[NEW] < length[OLD] ->
-       work[me] = COPY; value[me] = n; place[me] = length[NEW]
-    :: given_up[NEW] < n && state[NEW] == INCOMING && state[OLD] == ACTIVE -> work[me] = SEAL; value[me] = n
+    :: !gave_up(1 - from, n) && state[1 - from] == GONE && move[1 - from] < n -> step(CLEAN)
+    :: !gave_up(1 - from, n) && state[1 - from] == ABSENT && move[1 - from] < n -> step(BEGIN)
+    :: is_coming(1 - from, n) && length[1 - from] < length[from] -> step(COPY); place[me] = length[1 - from]
 #ifdef BROKEN_NOT_SEALED
-    :: state[NEW] == INCOMING && length[NEW] == length[OLD] ->
-       work[me] = ACTIVATE; value[me] = n; place[me] = length[OLD]; row[me] = leased[OLD]
-#elif defined(BROKEN_NOT_COMPARED)
-    :: state[NEW] == INCOMING && state[OLD] == SEALED && move[OLD] == n ->
-       work[me] = ACTIVATE; value[me] = n; place[me] = length[NEW]; row[me] = taken
+    :: is_coming(1 - from, n) && length[1 - from] == length[from] ->
+       step(ACTIVATE); place[me] = length[from]; row[me] = leased[from]
+    :: state[1 - from] == ACTIVE && move[1 - from] == n -> step(END); row[me] = true
 #else
-    :: state[NEW] == INCOMING && state[OLD] == SEALED && move[OLD] == n && length[NEW] == length[OLD] ->
-       work[me] = ACTIVATE; value[me] = n; place[me] = length[OLD]; row[me] = taken
+    :: is_coming(1 - from, n) && state[from] == ACTIVE -> step(SEAL)
+#ifdef BROKEN_NOT_COMPARED
+    :: is_coming(1 - from, n) && is_sealed(from, n) ->
+       step(ACTIVATE); place[me] = length[1 - from]; row[me] = taken[from]
+#else
+    :: is_coming(1 - from, n) && is_sealed(from, n) && length[1 - from] == length[from] ->
+       step(ACTIVATE); place[me] = length[from]; row[me] = taken[from]
 #endif
-    :: state[NEW] == ACTIVE && state[OLD] == SEALED && move[OLD] == n -> work[me] = FINISH; value[me] = n
-    :: state[NEW] == ACTIVE && state[OLD] == GONE -> work[me] = END; value[me] = n
-    :: given_up[NEW] < n && state[NEW] != ACTIVE && n < MOVES ->        /* an operator gives it up */
-       work[me] = GIVE_UP; value[me] = n
-    :: given_up[NEW] >= n && given_up[OLD] < n -> work[me] = UNSEAL; value[me] = n
-    :: given_up[NEW] >= n && noted == n -> work[me] = WITHDRAW; value[me] = n
-    :: given_up[NEW] >= n && given_up[OLD] >= n && noted != n -> work[me] = END; value[me] = n
-    :: ended >= n -> n = 0; goto end
+#endif
+    :: state[1 - from] == ACTIVE && move[1 - from] == n && is_sealed(from, n) -> step(FINISH)
+    :: state[1 - from] == ACTIVE && move[1 - from] == n && state[from] != SEALED -> step(END); row[me] = true
+    :: !gave_up(1 - from, n) && n <= GIVEN_UP && (is_coming(1 - from, n) || move[1 - from] < n) ->
+       step(GIVE_UP)                                     /* an operator gives it up */
+    :: gave_up(1 - from, n) && !gave_up(from, n) -> step(UNSEAL)
+    :: gave_up(1 - from, n) && noted[1 - from] == n -> step(WITHDRAW)
+    :: gave_up(1 - from, n) && gave_up(from, n) && noted[1 - from] != n -> step(END)
+    :: ended >= n -> n = 0; from = 0; goto end
     fi }
-  atomic { transact(); answered = false; n = 0; goto end }
+  atomic { transact(); answered = false; n = 0; from = 0; goto end }
 }
 
 proctype Quiet()
 {
   byte m;
   timeout ->
-  assert(state[OLD] == ACTIVE || state[NEW] == ACTIVE);
-  assert(settled == !leased[(state[NEW] == ACTIVE -> NEW : OLD)]);
+  assert(state[home] == ACTIVE && state[1 - home] != ACTIVE);       /* the topic is somewhere, and home knows where */
+  assert(ended == MOVES);                                /* each move ends */
+  assert(settled == !leased[home]);                      /* the lease went with it, or back */
   for (m : 0 .. MESSAGES - 1) {
-    assert(!acknowledged[m] || contains((state[NEW] == ACTIVE -> NEW : OLD), 101 + m)) }
+    assert(!acknowledged[m] || contains(home, 101 + m)) }           /* what is acknowledged is there */
 }
 
 init {
   atomic {
-    state[OLD] = ACTIVE; state[NEW] = ABSENT; log[OLD].message[0] = 100; length[OLD] = 1; leased[OLD] = true;
+    state[0] = ACTIVE; state[1] = ABSENT; log[0].message[0] = 100; length[0] = 1; leased[0] = true;
     run Broker(0); run Broker(1); run Mover(2); run Mover(3); run Server(IN_DOUBT); run Producer(); run Quiet()
   }
 }

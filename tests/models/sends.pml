@@ -45,7 +45,7 @@ byte known_end[2]                    /* what a broker's last COMMIT left: queue_
 
 inline append(m, at)
 {
-  assert(log[at] == 0);
+  assert(log[at] == 0);                                  /* one message at an offset */
   log[at] = m + 1;
   next_offset = at + 1;
   stored[m]++;

@@ -82,6 +82,7 @@ inline new_half() { half = true; check_state = TO_CHECK; check_count = 0 }
 inline record(wanted)
 {
   assert(op == NONE);                                    /* a verdict never changes */
+  assert(!half || check_state != PARKED);                /* parked is decided by nobody but an operator */
   op = wanted;
 #ifdef BROKEN_RELEASE_APART
   skip
@@ -107,10 +108,9 @@ inline execute(s)
   :: work[s] == INSERT_HALF -> new_half()
   :: work[s] == DECIDE_KNOWN ->
      if
-#ifdef BROKEN_LATE_COMMIT_UNGUARDED
-     :: half || op != NONE -> record(verdict[s])
-#else
      :: half && check_count == 0 && check_state != PARKED && op == NONE -> record(verdict[s])
+#ifdef BROKEN_LATE_COMMIT_UNGUARDED
+     :: s >= WORKERS && (half || op != NONE) -> record(verdict[s])
 #endif
      :: else -> done = false
      fi
@@ -307,9 +307,13 @@ lock_halves:
        :: op != wanted -> close(me); tell(DECIDE, CONFLICT); goto finished
        fi
     :: !pending && op == NONE -> close(me); tell(DECIDE, NOT_FOUND); goto finished
+#ifdef BROKEN_PARKED_DECIDED
+    :: pending && !(all_looked_up && op != NONE) ->
+#else
     :: pending && !(all_looked_up && op != NONE) && check_state == PARKED ->
        close(me); tell(DECIDE, CONFLICT); goto finished
     :: pending && !(all_looked_up && op != NONE) && check_state != PARKED ->
+#endif
        work[me] = DECIDE; verdict[me] = wanted; goto commit
     fi }
 release_apart:                                           /* only with BROKEN_RELEASE_APART */
@@ -440,7 +444,7 @@ give_verdict:
   fi;
   do
   :: atomic { answer == local_outcome ->
-       assert(op == local_outcome);
+       assert(op == local_outcome);                      /* what is told is decided */
        assert(local_outcome != COMMITTED || visible == 1);
        goto gone }
   :: atomic { answer == CONFLICT -> assert(op == local_outcome || check_state == PARKED); goto gone }
@@ -473,7 +477,7 @@ proctype Quiet()
   timeout ->
   assert(half_lock == FREE);
   assert(!(half && op != NONE));                         /* swept */
-  assert(op != COMMITTED || visible == 1);
+  assert(op != COMMITTED || visible == 1);               /* what is committed is visible */
   assert(op != ROLLED_BACK || visible == 0);
   assert(!prepare_acknowledged || op != NONE || (half && check_state == PARKED));
   assert(!half || check_state == PARKED)                 /* none is forgotten: an operator sees it */

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from consumer_sdk import Consumer, ConsumerError
+from consumer_sdk import BatchReceiptsRefused, Consumer, ConsumerError, ReceiptRefused
 from faults.client import TRY_AGAIN_SOON, Client, Fleet, ItemRefused, code_of, message, new_id
 from faults.history import Delivery, Entry, History, Operation, Outcome, Place
 from faults.many.notes import Notes, Pause
@@ -22,6 +22,7 @@ from producer_sdk import BrokerUnavailable, Producer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from consumer_sdk import HalfmqError, ReceivedMessage
     from faults.answerer import Answerer
     from faults.many.scene import Scene
     from halfmq.v1 import message_pb2
@@ -260,25 +261,19 @@ class StubConsumer(PacedClient):
         fleet.close()
 
     def _take(self, client: Client) -> None:
-        asked = self.history.moment()
+        asked, until = self.history.moment(), time.monotonic() + LEASE
         pulled = client.pull(self._group, self._scene.groups[self._group], AT_ONCE, wait=PULL_WAIT, lease=LEASE)
         self.pause.end(waited=PULL_WAIT)
-        taken = [self._note(each.message, each.attempt, asked) for each in pulled]
-        if not pulled:
-            return
-        for delivery in taken:
-            delivery.acknowledging = True
-        results = client.ack([each.receipt_handle for each in pulled])
-        for delivery, result in zip(taken, results, strict=True):
-            if not result.HasField("error"):
-                delivery.acknowledged = self.history.moment()
+        taken = [self._note(each.message, each.attempt, asked, until) for each in pulled]
+        if pulled:
+            self.history.acknowledge(taken, lambda: client.ack([each.receipt_handle for each in pulled]))
 
-    def _note(self, found: message_pb2.LogMessage, attempt: int, asked: int) -> Delivery:
+    def _note(self, found: message_pb2.LogMessage, attempt: int, asked: int, until: float) -> Delivery:
         if attempt == 1:
             late = time.time() - found.stored_at.ToMicroseconds() / 1e6
             self.notes.delivered(kind_of(self.what, found.message_group), late)
         entry = Entry(found.transaction_id, found.body)
-        return self.history.deliver(self._scene.place_of(found), entry, attempt, found.message_group, asked)
+        return self.history.deliver(self._scene.place_of(found), entry, attempt, found.message_group, asked, until)
 
 
 class SdkConsumer(PacedClient):
@@ -315,20 +310,41 @@ class SdkConsumer(PacedClient):
                         self.notes.delivered(kind_of(self.what, each.message_group), late)
                     place = scene.queue_number(each.topic, each.queue), each.offset
                     entry = Entry(each.transaction_id, each.body)
-                    taken.append(self.history.deliver(place, entry, each.attempt, each.message_group or "", asked))
-                for delivery in taken:
-                    delivery.acknowledging = delivery.repeated = True
+                    group, until = each.message_group or "", _end_of_lease(each)
+                    taken.append(self.history.deliver(place, entry, each.attempt, group, asked, until))
+                self.history.leave(taken, repeated=True)
                 try:
                     own.ack(received)
+                except BatchReceiptsRefused as refusal:
+                    self._note_refusals(received, taken, refusal.refused)
+                except ReceiptRefused as refusal:
+                    self._note_refusals(received, taken, [refusal])
                 except (ConsumerError, BrokerUnavailable):
                     continue  # Some are acknowledged, and nobody knows which.
-                for delivery in taken:
-                    delivery.acknowledged = self.history.moment()
+                else:
+                    for delivery in taken:
+                        self.history.confirm(delivery)
+
+    def _note_refusals(
+        self, received: Sequence[ReceivedMessage], taken: Sequence[Delivery], errors: Sequence[HalfmqError]
+    ) -> None:
+        """Of one ack; those that are not refused are acknowledged, unless there are some of which nobody knows."""
+        refused = {error.receipt_handle: error.reason for error in errors if isinstance(error, ReceiptRefused)}
+        for each, delivery in zip(received, taken, strict=True):
+            if each.receipt_handle in refused:
+                self.history.refuse(delivery, refused[each.receipt_handle])
+            elif len(refused) == len(errors):
+                self.history.confirm(delivery)
 
 
 def kind_of(what: str, message_group: str | None) -> str:
     """What deliveries are told apart by."""
     return f"{what}, {'message groups' if message_group else 'others'}"
+
+
+def _end_of_lease(received: ReceivedMessage) -> float:
+    """Until when it lasts, on this machine's monotonic clock; the SDK extends it. The database is on this machine."""
+    return time.monotonic() + received._delivery.lease_expires_at.ToMicroseconds() / 1e6 - time.time()
 
 
 def _nowhere(_: object) -> None:
