@@ -45,7 +45,9 @@ class _Rejections(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg.startswith("the database refused an item"):
-            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else record.getMessage())
+            self.seen.append(
+                f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else record.getMessage()
+            )
 
 
 class Rig:

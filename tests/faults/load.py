@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import TYPE_CHECKING, Self
 
 import grpc
@@ -276,6 +277,7 @@ class Load:
         fleet.close()
 
     def _take(self, client: Client, wait: float) -> None:
+        until = time.monotonic() + LEASE
         pulled = client.pull(self.group, self.topic, 100, wait=wait, lease=LEASE)
         taken: list[Delivery] = [
             self.history.deliver(
@@ -283,17 +285,12 @@ class Load:
                 _entry(each.message),
                 each.attempt,
                 each.message.message_group,
+                until=until,
             )
             for each in pulled
         ]
-        if not pulled:
-            return
-        for delivery in taken:
-            delivery.acknowledging = True
-        results = client.ack([each.receipt_handle for each in pulled])
-        for delivery, result in zip(taken, results, strict=True):
-            if not result.HasField("error"):
-                delivery.acknowledged = self.history.moment()
+        if pulled:
+            self.history.acknowledge(taken, lambda: client.ack([each.receipt_handle for each in pulled]))
 
 
 def _came_too_late(operation: Operation, refusal: ItemRefused) -> bool:
