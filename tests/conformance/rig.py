@@ -33,7 +33,7 @@ GROUPS = [
 
 
 class ItemRejected(Exception):
-    """The database refused an item, or the code that asked it failed: what the model finds then is no fault of a rule."""
+    """The database refused an item, or the code that asked it failed: what is found then is no fault of a rule."""
 
 
 class _Rejections(logging.Handler):
