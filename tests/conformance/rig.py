@@ -33,7 +33,7 @@ GROUPS = [
 
 
 class ItemRejected(Exception):
-    """The database refused an item, or the code that asked it failed: what the model finds then is no fault of a rule."""
+    """The database refused an item, or the code that asked it failed: no rule is at fault."""
 
 
 class _Rejections(logging.Handler):
@@ -45,7 +45,8 @@ class _Rejections(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg.startswith("the database refused an item"):
-            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else record.getMessage())
+            error = record.exc_info[1] if record.exc_info else None
+            self.seen.append(f"{record.getMessage()}: {error!r}")
 
 
 class Rig:
