@@ -16,7 +16,7 @@ from broker.ports.diagnosis import DAY, Severity
 from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.log import SendWork
 from broker.ports.transactions import PrepareWork
-from broker.storage.catalog.restorations import Remembered, notice
+from broker.storage.catalog.restorations import notice
 from conformance.diagnosing import ALL, applies, findings, named, one, results, today
 from conformance.restoring import count_from_one, told
 from conformance.submitting import committed, service_on
@@ -326,7 +326,7 @@ async def test_a_restore_that_a_broker_noticed_is_told_until_it_is_handled(world
     assert findings(database, "restores") == []
     session = world.session()
     session.begin()
-    notice(session, "one", Remembered(0, 0, 0), today() - 90 * SECOND)
+    notice(session, "one", 0, today() - 90 * SECOND)
     session.commit()
     one(findings(database, "restores"), CRITICAL, "the broker 'one' noticed 90.0 s ago", "run `halfmq restored`")
     told(world)
