@@ -42,7 +42,8 @@ class KnownEnds:
         """
         if self.went_back:
             raise _went_back()
-        return {queue_id: self._ends[queue_id] for queue_id in queue_ids if queue_id in self._ends}
+        # Other threads note some meanwhile: one look for each.
+        return {queue_id: end for queue_id in queue_ids if (end := self._ends.get(queue_id)) is not None}
 
     def compare(self, known: Mapping[int, int], found: Mapping[int, int]) -> None:
         """Compares known ends with those that were found afterwards, in rows that are locked.
@@ -64,8 +65,9 @@ class KnownEnds:
         for queue_id, end in ends.items():
             # The last one is the newest. Another thread may note less at the same moment: then less is known.
             self._ends[queue_id] = max(end, self._ends.pop(queue_id, 0))
-        while len(self._ends) > MOST:
-            self._ends.pop(next(iter(self._ends)), None)
+        if len(self._ends) > MOST:
+            for oldest in list(self._ends)[: MOST // 16 + 1]:
+                self._ends.pop(oldest, None)
 
     def sample(self, most: int) -> dict[int, int]:
         """The ends of some queues, and of suspected ones: in the database they are there or further."""

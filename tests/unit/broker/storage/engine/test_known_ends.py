@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from broker.errors import StorageUnavailable
@@ -46,6 +49,28 @@ def test_less_than_was_known_changes_nothing() -> None:
     for end in (5, 9, 7):
         ends.note({1: end})
     assert ends.of([1]) == {1: 9}
+
+
+def test_threads_note_and_look_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed would be told as failed by an error afterwards."""
+    monkeypatch.setattr(known_ends, "MOST", 10)
+    ends = KnownEnds()
+    queue_ids = range(20)
+    ends.note(dict.fromkeys(queue_ids, 1))
+
+    def work(_: int) -> None:
+        for end in range(2000):
+            ends.note(dict.fromkeys(queue_ids, end))
+            assert ends.of(queue_ids).keys() <= set(queue_ids)
+            ends.sample(5)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_only_so_many_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
