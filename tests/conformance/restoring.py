@@ -5,10 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from broker.ports.epochs import Epoch, EpochWrites, SinkWork
+from broker.ports.transactions import PrepareWork
 from broker.storage.delivery.after_restore import AfterRestore, begin_anew
+from conformance.world import half, new_id, ok
 from support import rewinding
 
 if TYPE_CHECKING:
+    from broker.domain.message import LogMessage
+    from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
     from conformance.world import World
 
@@ -46,3 +51,32 @@ def count_from_one(world: World) -> None:
     """Has the numbers of leases begin behind those that are there."""
     with closing(world.database()) as database:
         rewinding.count_from_one(database)
+
+
+async def whole_log(store: Store) -> list[LogMessage]:
+    """All messages of the topic, which is read anew."""
+    topic = await store.find_topic("orders")
+    assert topic is not None
+    found: list[LogMessage] = []
+    offset, end = 0, 1
+    while offset < end:
+        piece = await store.read_queue(topic, 0, offset, 100, 1 << 20)
+        found += piece.messages
+        offset, end = piece.next_offset, piece.max_offset
+    return found
+
+
+def epoch(number: int, query: str = "query", *, take_over: bool = False) -> Epoch:
+    return Epoch("archive", query, number, take_over)
+
+
+async def written(store: Store, topic: Topic, at: Epoch) -> bytes:
+    attempt = new_id()
+    group = await store.producer_group_id("%SINK%archive")
+    halves = PrepareWork(new_id(), group, [half(topic, f"epoch {at.number}")], checked=False)
+    ok([each for each in [await store.prepare_epoch(SinkWork(at, attempt, halves))] if each not in {True, False}])
+    return attempt
+
+
+async def committed(store: Store, topic: Topic, at: Epoch, after: int | None = None) -> None:
+    await store.commit_epoch(at, {await written(store, topic, at): 1}, EpochWrites(), after)

@@ -12,19 +12,15 @@ from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import EARLIEST, LATEST, GroupSettings
 from broker.domain.place import InLog
 from broker.domain.topic import TopicChange, TopicSettings
-from broker.errors import ConfigurationError, DatabaseReplaced, OffsetLost, Refused, StaleReceipt, StorageUnavailable
+from broker.errors import OffsetLost, Refused, StaleReceipt
 from broker.ports.audit import AuditSearch
-from broker.ports.connections import SILENT, BrokerStatus
 from broker.ports.delivery import ClaimWork, ExtendWork, HoldWork, JoinWork, NackWork
-from broker.ports.epochs import Epoch, EpochWrites, SinkWork
 from broker.ports.transactions import PrepareWork
-from broker.storage.adapters.restoring import check_restorations, tell_of_restore
 from broker.storage.delivery import leases
 from broker.storage.delivery.after_restore import SPARE
-from broker.storage.engine.connection import Database
 from broker.storage.retention.topic_deletion import orphaned_dead_letters
 from broker.storage.retention.trimming import to_trim
-from conformance.restoring import Moment, count_from_one, told
+from conformance.restoring import Moment, committed, count_from_one, epoch, told, whole_log
 from conformance.world import (
     HOUR,
     LEASE,
@@ -32,7 +28,6 @@ from conformance.world import (
     ack,
     acks,
     bodies,
-    commit,
     half,
     nacks,
     new_id,
@@ -45,11 +40,10 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
     from broker.domain.group import ConsumerGroup
     from broker.domain.lease import Receipt
-    from broker.domain.message import LogMessage
     from broker.domain.topic import Topic
     from broker.ports.log import SendWork
     from broker.storage.adapters.store import Store
@@ -57,7 +51,6 @@ if TYPE_CHECKING:
 MINUTE = 60 * SECOND
 ON_ONE = pytest.mark.parametrize("kind", ["mariadb"])
 """Of what has no SQL of its own."""
-ONE = BrokerStatus("one", "host-1", 12, "10.0.0.1:9876", "1.2.3", 5)
 
 
 @pytest.fixture(autouse=True)
@@ -66,19 +59,6 @@ def numbers_begin_at_one(world: World) -> Iterator[None]:
     count_from_one(world)
     yield
     count_from_one(world)
-
-
-async def whole_log(store: Store) -> list[LogMessage]:
-    """All messages of the topic, which is read anew."""
-    topic = await store.find_topic("orders")
-    assert topic is not None
-    found: list[LogMessage] = []
-    offset, end = 0, 1
-    while offset < end:
-        piece = await store.read_queue(topic, 0, offset, 100, 1 << 20)
-        found += piece.messages
-        offset, end = piece.next_offset, piece.max_offset
-    return found
 
 
 async def test_offsets_go_on_above_all_that_were_given(world: World, store: Store, topic: Topic) -> None:
@@ -312,22 +292,6 @@ async def test_a_call_of_the_time_undone_takes_effect_again(world: World, store:
     assert (world.count("scheduled_message"), world.count("half_message"), world.count("dedup_key")) == (1, 1, 1)
 
 
-def epoch(number: int, query: str = "query", *, take_over: bool = False) -> Epoch:
-    return Epoch("archive", query, number, take_over)
-
-
-async def written(store: Store, topic: Topic, at: Epoch) -> bytes:
-    attempt = new_id()
-    group = await store.producer_group_id("%SINK%archive")
-    halves = PrepareWork(new_id(), group, [half(topic, f"epoch {at.number}")], checked=False)
-    ok([each for each in [await store.prepare_epoch(SinkWork(at, attempt, halves))] if each not in {True, False}])
-    return attempt
-
-
-async def committed(store: Store, topic: Topic, at: Epoch, after: int | None = None) -> None:
-    await store.commit_epoch(at, {await written(store, topic, at): 1}, EpochWrites(), after)
-
-
 async def test_epochs_of_the_time_undone_are_not_skipped(world: World, store: Store, topic: Topic) -> None:
     for number in (0, 1):
         await committed(store, topic, epoch(number))
@@ -366,137 +330,6 @@ async def test_a_sink_that_is_deleted_or_taken_over_goes_on_without(world: World
     await committed(store, topic, epoch(9))
 
 
-async def test_a_broker_notices_that_its_report_has_gone_back(world: World, store: Store) -> None:
-    for _ in range(2):
-        assert await store.report_broker(ONE, [])
-        world.clock.pass_time(SECOND)
-    moment = Moment(world)
-    await store.report_broker(ONE, None)
-    await moment.restore()
-    world.clock.pass_time(SECOND)
-    with pytest.raises(DatabaseReplaced, match="halfmq restored"):
-        await store.report_broker(ONE, None)
-    # Brokers do not start until an operator has told of it, and then they do.
-    database = world.database()
-    with pytest.raises(ConfigurationError, match=r"'one' noticed.*halfmq restored"):
-        check_restorations(database)
-    tell_of_restore(database, "os:ann")
-    check_restorations(database)
-    database.close()
-
-
-@ON_ONE
-async def test_a_broker_notices_that_a_told_restore_was_undone(world: World, store: Store) -> None:
-    told(world)
-    moment = Moment(world)
-    world.clock.pass_time(SECOND)
-    told(world)
-    await store.report_broker(ONE, [])
-    await moment.restore()
-    world.clock.pass_time(SECOND)
-    with pytest.raises(DatabaseReplaced):
-        await store.report_broker(ONE, None)
-    assert world.count("restoration", "handled = 0") == 1
-
-
-@ON_ONE
-async def test_a_broker_that_started_after_the_moment_notices_it(world: World, store: Store) -> None:
-    moment = Moment(world)
-    await store.report_broker(ONE, [])
-    await moment.restore()
-    world.clock.pass_time(SECOND)
-    with pytest.raises(DatabaseReplaced):
-        await store.report_broker(ONE, None)
-
-
-async def test_a_broker_notices_that_a_queue_is_shorter_than_it_left_it(
-    world: World, store: Store, topic: Topic
-) -> None:
-    """Between two reports a restore leaves no other trace."""
-    await store.report_broker(ONE, [])
-    moment = Moment(world)
-    ok(await store.send([sending(topic)]))
-    await moment.restore()
-    world.clock.pass_time(SECOND)
-    with pytest.raises(DatabaseReplaced):
-        await store.report_broker(ONE, None)
-
-
-def sends(store: Store, topic: Topic, count: int) -> Awaitable[object]:
-    return store.send([sending(topic, "undone") for _ in range(count)])
-
-
-async def releases(store: Store, topic: Topic, count: int) -> None:
-    ids = [new_id() for _ in range(count)]
-    group = await store.producer_group_id("shop")
-    ok(await store.prepare([PrepareWork(own, group, [half(topic, "undone")]) for own in ids]))
-    ok(await store.decide([commit(own) for own in ids]))
-
-
-async def writes_epochs(store: Store, topic: Topic, count: int) -> None:
-    for number in range(count):
-        await committed(store, topic, epoch(number))
-
-
-@pytest.mark.parametrize("before", [0, 6], ids=["cold", "warm"])
-@pytest.mark.parametrize("undone", [sends, releases, writes_epochs])
-async def test_no_offset_is_given_again_by_a_broker_that_gave_it(
-    world: World,
-    store: Store,
-    topic: Topic,
-    before: int,
-    undone: Callable[[Store, Topic, int], Awaitable[object]],
-) -> None:
-    """A failover that lost less than a report's time leaves no other trace, once the queue has grown again."""
-    for _ in range(before):
-        ok(await store.send([sending(topic)]))
-    await store.report_broker(ONE, [])
-    moment = Moment(world)
-    await undone(store, topic, 3)
-    other = await moment.restore()
-    with pytest.raises(StorageUnavailable, match="in an earlier state"):
-        await store.send([sending(topic, "new", queue_no=number) for number in range(topic.queue_count)] * 5)
-    elsewhere = await other.create_topic("elsewhere", TopicSettings(1, HOUR))
-    # Nor is anything else stored.
-    with pytest.raises(StorageUnavailable, match="in an earlier state"):
-        await store.send([sending(elsewhere)])
-    assert len(await whole_log(other)) == before
-    world.clock.pass_time(SECOND)
-    with pytest.raises(DatabaseReplaced):
-        await store.report_broker(ONE, None)
-    database = world.database()
-    with pytest.raises(ConfigurationError, match="noticed"):
-        check_restorations(database)
-    database.close()
-
-
-@ON_ONE
-async def test_in_a_cluster_two_reports_have_to_agree(
-    world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new primary may not have applied yet what the former one has committed."""
-    monkeypatch.setattr(Database, "is_cluster", True)
-    await store.report_broker(ONE, [])
-    moment = Moment(world)
-    ok(await store.send([sending(topic)]))
-    applied = Moment(world)
-
-    async def report() -> None:
-        world.clock.pass_time(SECOND)
-        await store.report_broker(ONE, None)
-
-    await moment.restore()
-    with pytest.raises(StorageUnavailable):
-        await report()
-    await applied.restore()
-    await report()
-    await moment.restore()
-    with pytest.raises(StorageUnavailable):
-        await report()
-    with pytest.raises(DatabaseReplaced):
-        await report()
-
-
 async def test_what_a_filter_chose_of_the_time_undone_is_forgotten(world: World, store: Store, topic: Topic) -> None:
     """Its offsets are given to other messages, which it would pass."""
     odd = compile_filter(FilterKind.SQL, "odd")
@@ -516,32 +349,6 @@ async def test_what_a_filter_chose_of_the_time_undone_is_forgotten(world: World,
     store._database.discard(store._database.session())
     ok(await other.send([numbered(f"new {number}", number != 3) for number in range(4)]))
     assert bodies(await pull(store, group, topic)) == ["new 0", "new 1", "new 2"]
-
-
-async def test_a_broker_notices_that_a_restore_was_told(world: World, store: Store) -> None:
-    await store.report_broker(ONE, [])
-    told(world)
-    world.clock.pass_time(SECOND)
-    with pytest.raises(DatabaseReplaced):
-        await store.report_broker(ONE, None)
-    # That is handled already, and brokers start.
-    database = world.database()
-    check_restorations(database)
-    database.close()
-
-
-@ON_ONE
-async def test_a_broker_that_was_forgotten_notices_nothing(world: World, store: Store) -> None:
-    """It was silent for long, and others removed its row; or another process has its name by now."""
-    other = world.broker("b")
-    await store.report_broker(ONE, [])
-    world.clock.pass_time(SILENT + 1)
-    await other.forget_silent_brokers(SILENT)
-    assert not await store.report_broker(ONE, None)
-    await store.report_broker(ONE, [])
-    world.clock.pass_time(SILENT)
-    await other.report_broker(replace(ONE, pid=13), [])
-    await store.report_broker(ONE, [])
 
 
 async def test_it_is_recorded_who_told(world: World, store: Store) -> None:

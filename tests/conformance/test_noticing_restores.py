@@ -1,0 +1,185 @@
+"""Brokers notice a restore of their database: by their reports, and by queues that end below what they have given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.domain.check_policy import SECOND
+from broker.domain.topic import TopicSettings
+from broker.errors import ConfigurationError, DatabaseReplaced, StorageUnavailable
+from broker.ports.connections import SILENT, BrokerStatus
+from broker.ports.transactions import PrepareWork
+from broker.storage.adapters.restoring import check_restorations, tell_of_restore
+from broker.storage.engine.connection import Database
+from conformance.restoring import Moment, committed, epoch, told, whole_log
+from conformance.world import HOUR, World, commit, half, new_id, ok, sending
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.domain.topic import Topic
+    from broker.storage.adapters.store import Store
+
+ON_ONE = pytest.mark.parametrize("kind", ["mariadb"])
+"""Of what has no SQL of its own."""
+ONE = BrokerStatus("one", "host-1", 12, "10.0.0.1:9876", "1.2.3", 5)
+
+
+async def test_a_broker_notices_that_its_report_has_gone_back(world: World, store: Store) -> None:
+    for _ in range(2):
+        assert await store.report_broker(ONE, [])
+        world.clock.pass_time(SECOND)
+    moment = Moment(world)
+    await store.report_broker(ONE, None)
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced, match="halfmq restored"):
+        await store.report_broker(ONE, None)
+    # Brokers do not start until an operator has told of it, and then they do.
+    database = world.database()
+    with pytest.raises(ConfigurationError, match=r"'one' noticed.*halfmq restored"):
+        check_restorations(database)
+    tell_of_restore(database, "os:ann")
+    check_restorations(database)
+    database.close()
+
+
+@ON_ONE
+async def test_a_broker_notices_that_a_told_restore_was_undone(world: World, store: Store) -> None:
+    told(world)
+    moment = Moment(world)
+    world.clock.pass_time(SECOND)
+    told(world)
+    await store.report_broker(ONE, [])
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+    assert world.count("restoration", "handled = 0") == 1
+
+
+@ON_ONE
+async def test_a_broker_that_started_after_the_moment_notices_it(world: World, store: Store) -> None:
+    moment = Moment(world)
+    await store.report_broker(ONE, [])
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+
+
+async def test_a_broker_notices_that_a_queue_is_shorter_than_it_left_it(
+    world: World, store: Store, topic: Topic
+) -> None:
+    """Between two reports a restore leaves no other trace."""
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    ok(await store.send([sending(topic)]))
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+
+
+def sends(store: Store, topic: Topic, count: int) -> Awaitable[object]:
+    return store.send([sending(topic, "undone") for _ in range(count)])
+
+
+async def releases(store: Store, topic: Topic, count: int) -> None:
+    ids = [new_id() for _ in range(count)]
+    group = await store.producer_group_id("shop")
+    ok(await store.prepare([PrepareWork(own, group, [half(topic, "undone")]) for own in ids]))
+    ok(await store.decide([commit(own) for own in ids]))
+
+
+async def writes_epochs(store: Store, topic: Topic, count: int) -> None:
+    for number in range(count):
+        await committed(store, topic, epoch(number))
+
+
+@pytest.mark.parametrize("before", [0, 6], ids=["cold", "warm"])
+@pytest.mark.parametrize("undone", [sends, releases, writes_epochs])
+async def test_no_offset_is_given_again_by_a_broker_that_gave_it(
+    world: World,
+    store: Store,
+    topic: Topic,
+    before: int,
+    undone: Callable[[Store, Topic, int], Awaitable[object]],
+) -> None:
+    """A failover that lost less than a report's time leaves no other trace, once the queue has grown again."""
+    for _ in range(before):
+        ok(await store.send([sending(topic)]))
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    await undone(store, topic, 3)
+    other = await moment.restore()
+    with pytest.raises(StorageUnavailable, match="in an earlier state"):
+        await store.send([sending(topic, "new", queue_no=number) for number in range(topic.queue_count)] * 5)
+    elsewhere = await other.create_topic("elsewhere", TopicSettings(1, HOUR))
+    # Nor is anything else stored.
+    with pytest.raises(StorageUnavailable, match="in an earlier state"):
+        await store.send([sending(elsewhere)])
+    assert len(await whole_log(other)) == before
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+    database = world.database()
+    with pytest.raises(ConfigurationError, match="noticed"):
+        check_restorations(database)
+    database.close()
+
+
+@ON_ONE
+async def test_in_a_cluster_two_reports_have_to_agree(
+    world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new primary may not have applied yet what the former one has committed."""
+    monkeypatch.setattr(Database, "is_cluster", True)
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    ok(await store.send([sending(topic)]))
+    applied = Moment(world)
+
+    async def report() -> None:
+        world.clock.pass_time(SECOND)
+        await store.report_broker(ONE, None)
+
+    await moment.restore()
+    with pytest.raises(StorageUnavailable):
+        await report()
+    await applied.restore()
+    await report()
+    await moment.restore()
+    with pytest.raises(StorageUnavailable):
+        await report()
+    with pytest.raises(DatabaseReplaced):
+        await report()
+
+
+async def test_a_broker_notices_that_a_restore_was_told(world: World, store: Store) -> None:
+    await store.report_broker(ONE, [])
+    told(world)
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+    # That is handled already, and brokers start.
+    database = world.database()
+    check_restorations(database)
+    database.close()
+
+
+@ON_ONE
+async def test_a_broker_that_was_forgotten_notices_nothing(world: World, store: Store) -> None:
+    """It was silent for long, and others removed its row; or another process has its name by now."""
+    other = world.broker("b")
+    await store.report_broker(ONE, [])
+    world.clock.pass_time(SILENT + 1)
+    await other.forget_silent_brokers(SILENT)
+    assert not await store.report_broker(ONE, None)
+    await store.report_broker(ONE, [])
+    world.clock.pass_time(SILENT)
+    await other.report_broker(replace(ONE, pid=13), [])
+    await store.report_broker(ONE, [])
