@@ -26,6 +26,8 @@ logger = logging.getLogger("halfmq.checker")
 
 BATCH = 256
 WARN_EVERY = 60.0
+PARK_EVERY = 1.0
+"""Seconds between two looks for transactions to park; an interval between checks, where that is shorter."""
 SWEEP_ON_AFTER = 1.0
 """Seconds between two parts of a sweep."""
 TURNS_OF_OTHERS = 2
@@ -49,13 +51,17 @@ class TransactionChecker(Loop):
         self._policy = policy
         self._clock = clock
         self._warn_at = time.monotonic() + policy.interval / 1_000_000
+        self._park_every, self._park_at = min(PARK_EVERY, policy.interval / 1_000_000), 0.0
         self._sweep_at = 0.0
         self._swept_to = b""
         sessions.on_open = self.poke
 
     async def run_once(self) -> None:
-        """One pass: park, send all due checks, and periodically sweep and warn."""
-        await self.run_piece("parking", self._park)
+        """One pass: send all due checks, and periodically park, sweep and warn."""
+        now = time.monotonic()
+        if now >= self._park_at:
+            await self.run_piece("parking", self._park)
+            self._park_at = now + self._park_every
         await self.run_piece("checks", self._check_all)
         now = time.monotonic()
         if now >= self._sweep_at:

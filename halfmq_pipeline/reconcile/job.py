@@ -15,7 +15,6 @@ from halfmq_pipeline.failures import told_in_one_line
 from halfmq_pipeline.reconcile.matching import findings_of, judged
 from halfmq_pipeline.reconcile.messages import known_messages, log_kept_since
 from halfmq_pipeline.reconcile.output import findings_path, write_findings
-from halfmq_pipeline.reconcile.presentation import write_report
 from halfmq_pipeline.reconcile.repair import check_recognised, send_missing
 from halfmq_pipeline.reconcile.results import STEPS_OF_TEN, Reconciled
 from halfmq_pipeline.reconcile.rows import business_rows
@@ -62,6 +61,9 @@ class Reconcile(ReconcileSettings):
             result = self._summed(joined, window, kinds, folder.spark_path(path))
         finally:
             joined.unpersist()
+        # Not with this module, which Spark's workers import for the functions beside it: matplotlib takes a second.
+        from halfmq_pipeline.reconcile.presentation import write_report  # noqa: PLC0415
+
         write_report(self, result, kinds, folder, now)
         return result
 

@@ -1,4 +1,4 @@
-"""A Spark session for all tests of a process, and brokers on real databases that it reads from."""
+"""A Spark session for all of these tests in a process, and brokers on real databases that it reads from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def java() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on this machine, with retries of tasks."""
     from pyspark.sql import SparkSession
@@ -49,6 +49,8 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             .config("spark.driver.memory", "1g")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.jars", str(JDBC_JAR) if JDBC_JAR.exists() else "")
+            .config("spark.python.daemon.module", "support.spark_daemon")
+            .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parents[1]))
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("OFF")
@@ -66,7 +68,7 @@ def jdbc() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session", params=ALL_KINDS)
+@pytest.fixture(scope="package", params=ALL_KINDS)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker on each database."""
     url = None

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from support.databases import AnyKind
 
 
+KEPT = 3
+"""As many shared brokers run at a time, unless one test needs more: idle ones take processor time as well."""
+
+
 class Brokers:
     """Databases, and the brokers that are kept from test to test."""
 
@@ -29,8 +33,9 @@ class Brokers:
         self._folder = folder
         self._settings = settings
         self._on_servers: list[str] = []
-        self._shared: dict[tuple[AnyKind, bool], BrokerProcess] = {}
-        self._seconds: dict[AnyKind, BrokerProcess] = {}
+        self._databases: dict[tuple[AnyKind, str], str] = {}
+        self._running: dict[tuple[AnyKind, str], BrokerProcess] = {}
+        self._in_use: set[tuple[AnyKind, str]] = set()
 
     def database(self, kind: AnyKind) -> str:
         """The URL of an empty database."""
@@ -44,18 +49,37 @@ class Brokers:
 
     def shared(self, kind: AnyKind, *, default: bool = False) -> BrokerProcess:
         """The broker that tests of this database share; `default`: another one, with the default times."""
-        if (kind, default) not in self._shared:
-            self._shared[kind, default] = BrokerProcess(self.database(kind), **({} if default else self._settings))
-        return self._shared[kind, default]
+        if default:
+            return self._kept(kind, "default", "default", {})
+        return self._kept(kind, "shared", "shared", self._settings)
 
     def second(self, kind: AnyKind) -> BrokerProcess:
         """Another broker on the database of the shared one; a file has one broker, so there it is the same."""
-        first = self.shared(kind)
         if kind == "sqlite":
-            return first
-        if kind not in self._seconds:
-            self._seconds[kind] = BrokerProcess(first.database, **{**self._settings, "broker_id": "second"})
-        return self._seconds[kind]
+            return self.shared(kind)
+        return self._kept(kind, "second", "shared", {**self._settings, "broker_id": "second"})
+
+    def _kept(self, kind: AnyKind, name: str, database: str, settings: dict[str, Any]) -> BrokerProcess:
+        broker = self._running.pop((kind, name), None)
+        if broker is None:
+            if (kind, database) not in self._databases:
+                self._databases[kind, database] = self.database(kind)
+            self._end_idle(KEPT - 1)
+            broker = BrokerProcess(self._databases[kind, database], **settings)
+        # The one that was used last is the last.
+        self._running[kind, name] = broker
+        self._in_use.add((kind, name))
+        return broker
+
+    def _end_idle(self, most: int) -> None:
+        """Ends those that were not used for longest, until so many are left."""
+        idle = [each for each in self._running if each not in self._in_use]
+        ended = [self._running.pop(each) for each in idle[: max(0, len(self._running) - most)]]
+        for broker in ended:
+            broker.close()
+        for broker in ended:
+            assert broker.process.returncode == 0, broker.log
+            assert broker.count("[error") == 0, broker.log
 
     @classmethod
     def of_folder(
@@ -72,19 +96,16 @@ class Brokers:
                 del folder.stash[_OF_FOLDER]
 
             folder.addfinalizer(end)
+        made._in_use.clear()
         return made
 
     def close(self) -> None:
         """Ends the shared brokers; none may have met an error it did not expect."""
-        kept = [*self._shared.values(), *self._seconds.values()]
-        for broker in kept:
-            broker.close()
+        self._in_use.clear()
+        self._end_idle(0)
         for url in self._on_servers:
             drop_database(url)
         shutil.rmtree(self._folder)
-        for broker in kept:
-            assert broker.process.returncode == 0, broker.log
-            assert broker.count("[error") == 0, broker.log
 
 
 _OF_FOLDER = pytest.StashKey[Brokers]()

@@ -30,7 +30,7 @@ EVERYWHERE = bool(os.environ.get("HALFMQ_SPARK_EVERYWHERE"))
 
 def on(*usual: str) -> pytest.MarkDecorator:
     """Which databases the brokers of a module's tests have; all of them with HALFMQ_SPARK_EVERYWHERE=1."""
-    return pytest.mark.parametrize("broker", ALL_KINDS if EVERYWHERE else usual, indirect=True, scope="session")
+    return pytest.mark.parametrize("broker", ALL_KINDS if EVERYWHERE else usual, indirect=True, scope="package")
 
 
 class Driver:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker() -> Iterator[BrokerProcess]:
     """A broker on MariaDB."""
     url = create_database(server_url("mariadb"))
