@@ -1,7 +1,7 @@
 """Real broker processes on every database; most tests share one per database, with names of their own in it.
 
-What depends on the server is tested in tests/conformance, on both. So what is here runs on the embedded database and on
-one of the servers, in turns; HALFMQ_ACCEPTANCE_EVERYWHERE=1 has each test run on both.
+What depends on the database is tested in tests/conformance, on each. So what is here runs on one of them, in turns;
+HALFMQ_ACCEPTANCE_EVERYWHERE=1 has each test run on all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from acceptance.guarded import guarded
 from support.brokers import BrokerProcess
 from support.databases import ALL_KINDS, KINDS
 from support.shared_brokers import Brokers
-from support.slices import one_server_each
+from support.slices import one_database_each
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,9 +30,9 @@ SHARED = {"first_check": 0.3, "check_interval": 0.3, "max_checks": 15, "broker_i
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out of two tests that differ in their server alone one; which one is the same in every process."""
+    """Leaves out of tests that differ in their database alone all but one; which one is the same in every process."""
     if not os.environ.get("HALFMQ_ACCEPTANCE_EVERYWHERE"):
-        one_server_each(config, items, Path(__file__).parent)
+        one_database_each(config, items, Path(__file__).parent)
 
 
 @pytest.fixture

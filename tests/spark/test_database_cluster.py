@@ -20,7 +20,7 @@ from support.clusters import PrivateCluster
 from support.databases import connect
 from support.spark import Driver, arrived, until
 
-MESSAGES = 2000
+MESSAGES = 1000
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 KINDS = ["mariadb-cluster", "mysql-cluster"] if os.environ.get("HALFMQ_CLUSTER_CYCLES") else ["mariadb-cluster"]
 

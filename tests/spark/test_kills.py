@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-MESSAGES = 2000
 KILLS = int(os.environ.get("HALFMQ_FAULT_KILLS", "0"))
+MESSAGES = 2000 if KILLS else 1000
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 
 

@@ -133,14 +133,14 @@ def test_flights_are_the_same_in_the_archive_and_in_the_figures(
             # The file's months come as 1, 10, 11, 12, 2 and so on.
             watermark="400 days",
             group_by=("carrier", "origin"),
-            max_offsets_per_trigger=FLIGHTS // 6,
+            max_offsets_per_trigger=FLIGHTS // 4,
         )
         command = ["halfmq", "pipeline", "aggregate", f"--endpoint={endpoint}"]
         for name in ("topic", "into", "name", "checkpoint", "columns", "time", "window", "watermark"):
             command.append(f"--{name}={getattr(figures, name)}")
         command += [f"--figure={figure}" for figure in figures.figures]
         command += [f"--group-by={column}" for column in figures.group_by]
-        aggregating = Driver(*command, f"--messages-per-batch={FLIGHTS // 6}")
+        aggregating = Driver(*command, f"--messages-per-batch={FLIGHTS // 4}")
         until((tmp_path / "checkpoint" / "commits" / "1").exists, 400)
         assert aggregating.running()
         # The broker first: the driver is killed while it asks for it.
