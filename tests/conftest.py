@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pymysql.connections import Connection
 
 from support.databases import Kind, create_database, drop_database, server_url
 from support.spark_cluster import JAVA_OPTIONS
@@ -24,6 +26,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # For drivers, whoever starts them. The second one is what the SDKs set; here gRPC may be loaded before them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+_context_of = Connection._create_ssl_ctx
+
+
+def _without_certificates(connection: Connection, options: Any) -> ssl.SSLContext:
+    """As PyMySQL's, which reads all of the machine's certificates for each connection, also if it checks none."""
+    if options:
+        return cast("ssl.SSLContext", _context_of(connection, options))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+# Of thousands of connections these would be half of the processor time.
+Connection._create_ssl_ctx = _without_certificates
 
 _LONGEST_FIRST = ("spark", "faults", "acceptance", "gateway", "connect", "ways")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
     from support.databases import Kind
 
 
+def options_of(kind: Kind) -> dict[str, Any]:
+    url = make_url(server_url(kind))
+    options = {"host": url.host, "port": url.port, "user": url.username, "password": str(url.password or "")}
+    return options | {"database": url.database}
+
+
 @pytest.fixture(params=["mariadb", "mysql"])
 def connections(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
     """The driver's own connection and the quick one, on each server."""
-    kind: Kind = request.param
-    url = make_url(server_url(kind))
-    options = {"host": url.host, "port": url.port, "user": url.username, "password": str(url.password or "")}
-    options |= {"database": url.database}
+    options = options_of(request.param)
     made = [each(**options, charset="utf8mb4", ssl_disabled=True) for each in (pymysql.Connection, QuickConnection)]
     yield made[0], made[1]
     for each in made:
@@ -61,6 +65,17 @@ def test_values_and_types_are_the_drivers(connections: tuple[Any, Any], sql: str
     plain, quick = both(connections, sql)
     assert plain == quick
     assert [type(value) for row in plain[0] for value in row] == [type(value) for row in quick[0] for value in row]
+
+
+@pytest.mark.parametrize("kind", ["mysql"])
+def test_where_the_server_encrypts_no_certificates_are_read_that_none_are_checked_by(kind: Kind) -> None:
+    with QuickConnection(**options_of(kind)) as quick, quick.cursor() as cursor:
+        cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
+        assert cursor.fetchall()[0][1]
+        assert quick.ctx.cert_store_stats()["x509_ca"] == 0
+    authorities = ssl.get_default_verify_paths().openssl_cafile
+    with pytest.raises(pymysql.err.OperationalError, match="certificate verify failed"):
+        QuickConnection(**options_of(kind), ssl_ca=authorities, ssl_verify_cert=True)
 
 
 def test_columns_that_were_described_before(connections: tuple[Any, Any]) -> None:

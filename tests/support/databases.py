@@ -57,9 +57,10 @@ def _started(kind: str) -> str:
 
 
 def connect(url: str, **options: object) -> pymysql.Connection:
-    """A PyMySQL connection to what a database URL names."""
+    """A PyMySQL connection to what a database URL names, which is not encrypted."""
     parts = urlsplit(url)
     return pymysql.connect(
+        ssl_disabled=True,
         host=parts.hostname,
         port=parts.port or 3306,
         user=parts.username,
