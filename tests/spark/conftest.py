@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -37,8 +38,10 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as changed:
         warnings.simplefilter("ignore")
+        # Where the daemon of workers is; the JVM hands it on.
+        changed.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         session = (
             SparkSession.builder.master("local[2,3]")
             .config("spark.ui.enabled", "false")
@@ -50,7 +53,6 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.jars", str(JDBC_JAR) if JDBC_JAR.exists() else "")
             .config("spark.python.daemon.module", "support.spark_daemon")
-            .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parents[1]))
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("OFF")

@@ -33,7 +33,8 @@ def replicate(replica: Source, primary: Source) -> None:
     if replica.kind == "mysql":
         replica.run(
             f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='{host}', SOURCE_PORT={port}, SOURCE_USER='halfmq',"
-            " SOURCE_PASSWORD='halfmq', SOURCE_AUTO_POSITION=1, SOURCE_CONNECT_RETRY=1, GET_SOURCE_PUBLIC_KEY=1",
+            " SOURCE_PASSWORD='halfmq', SOURCE_AUTO_POSITION=1, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=600,"
+            " GET_SOURCE_PUBLIC_KEY=1",
             "START REPLICA",
         )
     else:
