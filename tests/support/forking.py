@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LOADED = ["halfmq_cli", "halfmq_cli.commands", "halfmq_cli.serve"]
+_LOADED = ["halfmq_cli", "halfmq_cli.commands", "halfmq_cli.serve", "typer._adapters"]
+"""The last one is what Typer loads for its first option; a version without it is as good."""
 
 
 class ForkedCommand:
