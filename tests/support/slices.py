@@ -15,8 +15,17 @@ if TYPE_CHECKING:
     import pytest
 
 
-def one_server_each(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
-    """Keeps each test of a folder on one of the servers, in turns; which one is the same in every process."""
+def one_server_each(config: pytest.Config, items: list[pytest.Item], folder: Path, *further: str) -> None:
+    """Keeps each test of a folder on one of the servers, in turns; which one is the same in every process.
+
+    Args:
+        config: pytest's.
+        items: All tests.
+        folder: That of the tests in question.
+        further: Servers beside MariaDB and MySQL that take their turns.
+    """
+    if further:
+        _one_each(config, items, folder, (*KINDS, *further))
     _one_each(config, items, folder, KINDS)
 
 
