@@ -26,7 +26,7 @@ WAITS = 2.0
 
 
 # A start takes ten seconds; the pairs differ in little.
-KINDS: tuple[ClusterKind, ...] = ("mysql-cluster", "mariadb-pair")
+KINDS: tuple[ClusterKind, ...] = ("mysql-cluster", "mariadb-cluster", "mariadb-pair")
 
 
 @pytest.fixture(params=CLUSTER_KINDS if os.environ.get("HALFMQ_ACCEPTANCE_EVERYWHERE") else KINDS)
