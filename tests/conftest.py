@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pymysql.connections import Connection
 
+from broker.storage.engine.dialects.quick_connection import unchecked_tls
 from support.databases import Kind, create_database, drop_database, server_url
 from support.spark_cluster import JAVA_OPTIONS
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator
 
 pytest_plugins = ("support.unstable",)
@@ -32,11 +33,7 @@ _context_of = Connection._create_ssl_ctx
 
 def _without_certificates(connection: Connection, options: Any) -> ssl.SSLContext:
     """As PyMySQL's, which reads all of the machine's certificates for each connection, also if it checks none."""
-    if options:
-        return cast("ssl.SSLContext", _context_of(connection, options))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+    return cast("ssl.SSLContext", _context_of(connection, options)) if options else unchecked_tls()
 
 
 # Of thousands of connections these would be half of the processor time.

@@ -20,9 +20,10 @@ from support.clusters import PrivateCluster
 from support.databases import connect
 from support.spark import Driver, arrived, until
 
-MESSAGES = 1000
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
-KINDS = ["mariadb-cluster", "mysql-cluster"] if os.environ.get("HALFMQ_CLUSTER_CYCLES") else ["mariadb-cluster"]
+CAMPAIGN = bool(os.environ.get("HALFMQ_CLUSTER_CYCLES"))
+KINDS = ["mariadb-cluster", "mysql-cluster"] if CAMPAIGN else ["mariadb-cluster"]
+MESSAGES = 2000 if CAMPAIGN else 1000
 
 
 @pytest.mark.usefixtures("java")
