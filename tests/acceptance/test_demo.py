@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
+pytestmark = pytest.mark.in_turns("the demo")
+
 
 def assert_as_it_must_be(run: DemoRun, orders: int) -> None:
     """The shares that the demo states, found again in what the broker and the tables say."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from producer_sdk import Admin
 from support.brokers import BrokerProcess
 from support.rocketmq import OfficialClient
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
 
 COUNT = 40
 

@@ -24,6 +24,8 @@ from support.spark_cluster import HOSTS, SparkCluster, Submitted, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
+
 CHECKOUT = Path(__file__).parents[2]
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 MESSAGES = 2000
@@ -128,7 +130,7 @@ def test_every_row_arrives_once_though_a_worker_dies(
             for module in ("consumer_sdk", "grpc", "pyarrow"):
                 assert each[module] == f"{each['folder']}/halfmq/{module}/__init__.py"
 
-        driver.await_log("copied")
+        driver.await_log("(?m)^copied$")
         assert arrived(broker.endpoint, "copied", tls=tls) == once(MESSAGES)
         assert driver.hosts_of(address, "copy") == set(HOSTS)
 

@@ -20,6 +20,8 @@ from support.clusters import PrivateCluster
 from support.databases import connect
 from support.spark import Driver, arrived, until
 
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
+
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 CAMPAIGN = bool(os.environ.get("HALFMQ_CLUSTER_CYCLES"))
 KINDS = ["mariadb-cluster", "mysql-cluster"] if CAMPAIGN else ["mariadb-cluster"]

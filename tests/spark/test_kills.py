@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
+
 KILLS = int(os.environ.get("HALFMQ_FAULT_KILLS", "0"))
 MESSAGES = 2000 if KILLS else 1000
 COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from producer_sdk import Admin
     from support.brokers import BrokerProcess
 
-pytestmark = on("mysql")
+pytestmark = [on("mysql"), pytest.mark.in_turns("campaigns of Spark")]
 
 # What the broker has when the driver is gone: the last epoch that is committed, and whether half messages wait.
 STEPS = {

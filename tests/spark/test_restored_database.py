@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
+
 
 def send(broker: BrokerProcess, values: range) -> None:
     with Producer(broker.endpoint) as producer:

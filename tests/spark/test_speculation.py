@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
+
 ROWS = 6000
 
 
 @pytest.mark.usefixtures("java")
+@pytest.mark.timeout(500)
 def test_of_attempts_at_the_same_time_one_counts(fresh_database: Callable[[Kind], str], tmp_path: Path) -> None:
     with BrokerProcess(fresh_database("mysql")) as broker:
         with Admin(broker.endpoint) as admin:
@@ -34,7 +37,7 @@ def test_of_attempts_at_the_same_time_one_counts(fresh_database: Callable[[Kind]
             [*driver, broker.endpoint, "target", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,8 @@
-"""Which tests a run leaves out: of two that differ in their database server alone, one."""
+"""Which tests a run leaves out: of those that differ in their database server alone, all but one; in CI, more."""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -13,6 +14,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+TURN = os.environ.get("HALFMQ_TEST_TURN") or None
+"""A number that differs from one run in CI to the next: a commit's. None: each test runs with all of its cases."""
+
+OF_CASES = 3
+"""In CI, each test runs with one of so many of its cases, and with one at least."""
+
+
+def cases_in_turns(config: pytest.Config, items: list[pytest.Item], turn: str, whole: Path) -> None:
+    """Keeps each test with a part of its cases; which part is the same in every process, and another in the next turn.
+
+    Tests with the marker `in_turns` are cases of the test that it names.
+
+    Args:
+        config: pytest's.
+        items: All tests.
+        turn: Which part.
+        whole: A folder whose tests are all kept.
+    """
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not item.path.is_relative_to(whole):
+            marker = item.get_closest_marker("in_turns")
+            cases[marker.args[0] if marker else item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for each in cases.values():
+        shuffled = sorted(each, key=lambda item: crc32(f"{turn} {item.nodeid}".encode()))
+        left_out.update(shuffled[-(-len(each) // OF_CASES) :])
+    _leave_out(config, items, left_out)
 
 
 def one_server_each(config: pytest.Config, items: list[pytest.Item], folder: Path, *further: str) -> None:
@@ -42,10 +72,14 @@ def _one_each(config: pytest.Config, items: list[pytest.Item], folder: Path, kin
         named = [value for value in call.params.values() if value in kinds] if call else []
         if len(named) == 1 and item.path.is_relative_to(folder):
             alike[item.nodeid.replace(named[0], "*")][named[0]] = item
-    left_out = set()
+    left_out: set[pytest.Item] = set()
     for name, on in alike.items():
         if len(on) == len(kinds):
             kept = kinds[crc32(name.encode()) % len(kinds)]
             left_out |= {item for kind, item in on.items() if kind != kept}
+    _leave_out(config, items, left_out)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]

@@ -1,9 +1,10 @@
 """Tests that failed are run once more, alone: what fails again has failed, what passes is unstable.
 
-`pytest --failures-to=FILE` notes which tests failed, and what they said. `pytest --once-more=FILE` runs only these, and
-shows those that pass now under a heading of their own, with both outputs. They are to be mended: each of them is a
-test, or a part of the product, that depends on how busy the machine is. More than a few of them are a failure.
-(With a blank instead of =, pytest takes a file that exists for tests, and does not know the option.)
+`pytest --failures-to=FILE` notes which tests failed, and what they said. `pytest --once-more=FILE` (for each of several
+files) runs only these, and shows those that pass now under a heading of their own, with both outputs. They
+are to be mended: each of them is a test, or a part of the product, that depends on how busy the machine is. More than a
+few of them are a failure. (With a blank instead of =, pytest takes a file that exists for tests, and does not know the
+option.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the two options."""
     group = parser.getgroup("unstable tests")
     group.addoption("--failures-to", metavar="FILE", help="note in a file which tests failed")
-    group.addoption("--once-more", metavar="FILE", help="run only the tests that such a file names")
+    group.addoption("--once-more", metavar="FILE", action="append", help="run only the tests that such files name")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,16 +36,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     if wanted := config.getoption("failures_to"):
-        config.pluginmanager.register(Failures(Path(wanted)))
+        config.pluginmanager.register(Failures(config, Path(wanted)))
     if wanted := config.getoption("once_more"):
-        config.pluginmanager.register(OnceMore(json.loads(Path(wanted).read_text())))
+        before: dict[str, str] = {}
+        for file in wanted:
+            before |= json.loads(Path(file).read_text())
+        config.pluginmanager.register(OnceMore(before))
 
 
 class Failures:
-    """Notes the tests that failed, in any of their phases, by their ids."""
+    """Notes the tests that failed, in any of their phases, by their ids; says so at once, as a run may be cut off."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, config: pytest.Config, file: Path) -> None:
         """Takes where they are noted; one of an earlier run is deleted."""
+        self._config = config
         self._file = file
         self._failed: dict[str, str] = {}
         file.unlink(missing_ok=True)
@@ -55,10 +60,17 @@ class Failures:
             before = self._failed.get(report.nodeid, "")
             self._failed[report.nodeid] = before + f"({report.when})\n{output_of(report)}"
             self._write()
+            self._tell(report)
 
     def pytest_sessionfinish(self) -> None:
         """Writes the file, also when nothing failed."""
         self._write()
+
+    def _tell(self, report: pytest.TestReport) -> None:
+        if terminal := self._config.pluginmanager.get_plugin("terminalreporter"):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            message = crash.message if crash else report.longreprtext
+            terminal.write_line(f"\nfailed ({report.when}): {report.nodeid}: {message.strip().partition(chr(10))[0]}")
 
     def _write(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

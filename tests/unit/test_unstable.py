@@ -74,6 +74,13 @@ class Run:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_what_failed_is_told_before_the_end(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    told = Run(tmp_path, _BROKEN, _GOOD).first(*workers).stdout
+    line = "failed (call): tests/test_some.py::test_broken: AssertionError: broken for good"
+    assert line in told[: told.index("= FAILURES =")].splitlines()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
 def test_what_passes_alone_is_unstable_and_both_outputs_are_shown(tmp_path: Path, workers: tuple[str, ...]) -> None:
     again = Run(tmp_path, _UNSTABLE.format(number=1), _GOOD).twice(*workers)
     assert again.returncode == 0, again.stdout

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
+pytestmark = pytest.mark.in_turns("campaigns of Spark")
+
 FLIGHTS = int(os.environ.get("HALFMQ_FLIGHTS", "8000"))
 IN_A_TRANSACTION = 100
 PUBLISHERS = 4
