@@ -12,7 +12,7 @@ from pymysql.connections import Connection
 
 from broker.storage.engine.dialects.quick_connection import unchecked_tls
 from support.databases import Kind, create_database, drop_database, server_url
-from support.slices import OF_CASES, TURN, cases_in_turns
+from support.slices import ONE_OF, TURN, in_turns
 from support.spark_cluster import JAVA_OPTIONS
 
 if TYPE_CHECKING:
@@ -44,18 +44,18 @@ _LONGEST_FIRST = ("spark", "faults", "acceptance", "gateway", "connect", "ways")
 
 
 def pytest_report_header() -> list[str]:
-    """Says which cases run."""
-    return [f"cases: one of {OF_CASES}, turn {TURN} (all of them without HALFMQ_TEST_TURN)"] if TURN else []
+    """Says which tests run."""
+    return [f"one of {ONE_OF} tests or cases, turn {TURN} (all of them without HALFMQ_TEST_TURN)"] if TURN else []
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Has the longest files begin first: whoever is done early must not wait for one that began last.
 
-    In CI tests run with some of their cases in turns, but for those without I/O.
+    In CI a part of the tests runs, in turns.
     """
     if TURN:
-        cases_in_turns(config, items, TURN, Path(__file__).parent / "unit")
+        in_turns(config, items, TURN, Path(__file__).parent)
     folders = {name: place for place, name in enumerate(_LONGEST_FIRST)}
     own = len(Path(__file__).parent.parts)
     items.sort(key=lambda item: folders.get(item.path.parts[own], len(folders)))

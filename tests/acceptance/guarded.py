@@ -20,6 +20,7 @@ from acceptance.client import Client, half, message, new_id
 from broker.api.access import CALLS
 from broker.wire.credentials.tokens import hash_of, new_token, with_token
 from halfmq.v1 import access_pb2, admin_pb2, consumer_pb2, producer_pb2, query_pb2, sink_pb2, transaction_pb2
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,7 +43,7 @@ SIGNER = ec.generate_private_key(ec.SECP256R1())
 
 def halfmq(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "halfmq_cli", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "halfmq_cli", *arguments], capture_output=True, text=True, check=False, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

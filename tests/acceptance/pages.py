@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.databases import in_ci
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,7 @@ def run_blocks(blocks: Sequence[Block], folder: Path, **variables: str) -> list[
         cwd=folder,
         stdin=subprocess.DEVNULL,
         check=True,
-        timeout=120,
+        timeout=HANG,
     )
     return [
         (int((folder / f"{number}.exit").read_text()), (folder / f"{number}.out").read_text())

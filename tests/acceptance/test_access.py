@@ -39,6 +39,7 @@ from halfmq.v1 import (
     query_pb2,
     transaction_pb2,
 )
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -342,7 +343,7 @@ def test_a_rule_that_is_not_there_is_named(new_broker: Callable[..., BrokerProce
     database = new_broker("sqlite").database
     halfmq("access", "grant", "user:bob", "produce", "topic", "a", f"--database={database}")
     command = [sys.executable, "-m", "halfmq_cli", "access", "revoke", "1", "77", f"--database={database}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 1
     assert "user:bob" in done.stdout
     assert "no rule has the number 77;" in done.stderr
@@ -350,7 +351,7 @@ def test_a_rule_that_is_not_there_is_named(new_broker: Callable[..., BrokerProce
 
 def test_a_name_that_cannot_be_one_is_refused_as_such(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "halfmq_cli", "access", "token", "é🎩", f"--tokens={tmp_path / 'tokens.toml'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 2
     assert done.stderr.startswith("halfmq: name: A name has up to 100 letters")
     assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ import pytest
 
 from support.admin_command import CHECKOUT, AdminCommand, environment
 from support.brokers import BrokerProcess
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,7 +198,7 @@ def script_of(command: Path, variables: dict[str, str], shell: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -61,6 +61,10 @@ def parked(broker: BrokerProcess, admin: AdminCommand, group: str, messages: lis
         while not admin.found("tx", "list", "--parked", "--group", group):
             assert time.monotonic() < until
             time.sleep(0.1)
+    # The broker hears of it a little later.
+    while admin.found("clients", "--group", group):
+        assert time.monotonic() < until + 30
+        time.sleep(0.1)
     return transaction
 
 

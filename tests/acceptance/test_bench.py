@@ -19,11 +19,12 @@ import pytest
 from halfmq_cli.bench.accounting import Unaccounted, check_arrived
 from halfmq_cli.bench.scenarios.summary import MEASURES, measured
 from support.databases import KINDS, Kind, server_url
+from support.patience import HANG
 
 
 def bench(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "halfmq_cli", "bench", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
@@ -179,7 +180,7 @@ def test_console(kind: Kind | None) -> None:
 
 def test_a_page_of_the_console_that_is_too_slow_is_named() -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "console", *FEW, "--times", "1", "--most-ms", "0", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("halfmq: longer than 0 ms at the median: / took ")
     assert "; /brokers after 5.5 s took " in done.stderr
@@ -258,7 +259,7 @@ def check_latencies(figures: dict[str, Any], kind: Kind | None, *, brokers: int,
 
 def test_latency_across_brokers_needs_a_server() -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "latency", "--brokers", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 2
     assert "brokers: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -396,7 +397,7 @@ def check_rows_by_table(rows: dict[str, Any] | None) -> None:
 
 def test_an_embedded_database_counts_no_writes() -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "writes"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 2
     assert "no server that counts" in done.stderr
     assert "Traceback" not in done.stderr
@@ -413,7 +414,7 @@ def test_the_embedded_default() -> None:
 
 def test_a_server_that_is_not_there() -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "transactions", "--database", "mysql://u:p@127.0.0.1:1/x"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode != 0
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
@@ -436,7 +437,7 @@ def test_some_of_the_ways() -> None:
 
 def test_a_way_that_there_is_not() -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "ways", "--way", "pigeon"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 2
     assert "way: " in done.stderr
     assert "'pigeon'" in done.stderr

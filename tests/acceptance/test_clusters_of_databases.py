@@ -19,7 +19,6 @@ from support.gateways import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(300)
 
 WAITS = 2.0
 """How long a client waits for a commit that is not acknowledged, in seconds."""

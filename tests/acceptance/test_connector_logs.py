@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from producer_sdk import Admin, Message
 from producer_sdk.outbox import Outbox
 from support.connectors import logged, nobody_listens, subscription
+from support.patience import HANG
 from ways.shops import make_shop
 
 if TYPE_CHECKING:
@@ -79,6 +80,6 @@ def test_a_format_that_there_is_not_is_named() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG,
     )
     assert (done.returncode, done.stderr) == (2, "halfmq: log-format: is text or json, not 'yaml'\n")

@@ -18,6 +18,7 @@ from producer_sdk.outbox import Outbox
 from support.alerts import Scrape, fires
 from support.connectors import measured, nobody_listens, subscription
 from support.metrics import await_samples, families_of, promtool, text_at, value
+from support.patience import HANG
 from ways.shops import make_shop
 
 if TYPE_CHECKING:
@@ -163,6 +164,6 @@ def test_a_wrong_address_is_named(shop: Shop) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG,
     )
     assert (done.returncode, done.stderr) == (2, "halfmq: metrics-listen: is host:port, such as 127.0.0.1:9465\n")

@@ -29,7 +29,7 @@ connected = pytest.mark.parametrize("connections", [1, STREAMS], ids=["one conne
 
 
 class Unread:
-    """Streams that were subscribed, were granted credits, and are never read."""
+    """Streams that were subscribed, were granted credits, and are not read from then on."""
 
     def __init__(self, endpoint: str, topic: str, groups: list[str], *, connections: int) -> None:
         # The windows of the protocol's default, which a client that measures its line would enlarge. Channels of the
@@ -47,6 +47,8 @@ class Unread:
             self._calls.append(call)
             subscribe = consumer_pb2.Subscribe(consumer_group=group, topics=[self._topic])
             await call.write(consumer_pb2.ConsumeRequest(subscribe=subscribe))
+            # A broker that is slow to take them in refuses some, if many are under way.
+            assert (await call.read()).HasField("subscribed")
             credits_ = consumer_pb2.GrantCredits(messages=CREDITS)
             await call.write(consumer_pb2.ConsumeRequest(credits=credits_))
         return self

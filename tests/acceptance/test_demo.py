@@ -13,6 +13,7 @@ import pytest
 
 from acceptance.demo_runs import DemoRun, run_demo
 from support.databases import connect
+from support.patience import HANG
 from support.sessions import processlist
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.databases import Kind
-
-pytestmark = pytest.mark.in_turns("the demo")
 
 
 def assert_as_it_must_be(run: DemoRun, orders: int) -> None:
@@ -140,7 +139,7 @@ def test_an_interrupt_ends_all_processes_and_drops_the_tables(
             if "consumed" in line:
                 process.send_signal(signal.SIGINT)
                 break
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors

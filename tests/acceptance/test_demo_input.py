@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-pytestmark = pytest.mark.in_turns("the demo")
-
 AWKWARD = ['comma, "quote"', "two\nlines", "Ünïcödé ☕ 𝄞", "back\\slash 'x'", " spaces ", "", "NULL", "0.10", "\t?%s"]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from support.certificates import Authority
 from support.command import run
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +108,6 @@ def test_it_loads_neither_broker_nor_database() -> None:
 
 
 def run_python(program: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=HANG)
     found: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
     return found

@@ -58,7 +58,6 @@ async def test_heartbeats_too_often_and_too_seldom_are_refused(client: Client, s
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.timeout(180)
 @both_forms
 async def test_clients_leave_a_broker_that_stands_still(
     form: Form, server_kind: AnyKind, brokers: Brokers, new_broker: Callable[..., BrokerProcess]

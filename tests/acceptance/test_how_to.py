@@ -16,6 +16,7 @@ import pytest
 
 from acceptance.pages import blocks_of, facts, need_grpcurl, run_blocks
 from support.databases import KINDS
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ def run(script: Path, endpoint: str, folder: Path) -> str:
     environment = {**os.environ, "HALFMQ_ENDPOINT": endpoint, "HOME": str(folder)}
     command = [sys.executable, str(script)]
     done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=HANG, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

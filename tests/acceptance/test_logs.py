@@ -16,6 +16,7 @@ from acceptance.client import Client, Refusal, new_id, unique
 from broker.rocketmq.protocol import service_pb2
 from broker.storage.engine.connection import Database
 from halfmq.v1 import admin_pb2, consumer_pb2, query_pb2
+from support.patience import HANG
 from support.rocketmq_protocol import RawClient, endpoints, resource
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def test_a_traceback_stays_on_its_line() -> None:
         "try: 1 / 0\n"
         "except ZeroDivisionError: logging.getLogger('halfmq.broker').exception('went %s', 'wrong')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=HANG)
     (entry,) = entries(done.stderr.splitlines())
     assert (entry["event"], entry["level"], entry["logger"]) == ("went wrong", "error", "halfmq.broker")
     assert entry["exception"].startswith("Traceback")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.storage.migrations import newest
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def migrate(*arguments: str, **environment: str) -> str:
         check=False,
         cwd=CHECKOUT,
         env={**own, **environment},
-        timeout=120,
+        timeout=HANG,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from producer_sdk import Admin, Message
 from producer_sdk.outbox import Outbox, OutboxState
+from support.patience import HANG
 from ways.outbox.running import until
 from ways.shops import make_shop, texts
 
@@ -34,7 +35,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 def relay(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*HALFMQ, *arguments], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [*HALFMQ, *arguments], capture_output=True, text=True, timeout=HANG, check=False, env=environment
     )
 
 
@@ -141,7 +142,7 @@ def test_the_example_runs(shop: Shop, new_broker: Callable[..., BrokerProcess], 
         [sys.executable, str(example), broker.endpoint, shop.url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG,
         check=False,
         cwd=tmp_path,
     )

@@ -29,8 +29,6 @@ LEASE = 3.0
 WORKERS = 4
 BEFORE, AFTER = 40, 40
 
-pytestmark = pytest.mark.timeout(180)
-
 
 class Pair:
     """Two brokers on one database; clients are given both, the first one first."""

@@ -14,6 +14,7 @@ import pytest
 from producer_sdk.testing import embedded_broker
 from support.databases import ALL_KINDS, create_database, drop_database, server_url
 from support.listings import listing_with
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,7 @@ def told_by(program: str, argument: str) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANG,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
@@ -197,7 +198,7 @@ def test_the_listings_of_the_page_run() -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=HANG,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     assert done.stdout == "True\n", done.stderr

@@ -29,6 +29,7 @@ from acceptance.client import (
 from acceptance.streams import eventually
 from client_core.repeats import PRINTED
 from halfmq.v1 import consumer_pb2
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +131,7 @@ async def test_a_peer_answers_for_a_producer_that_was_killed(
     with sqlite3.connect(shop) as orders:
         orders.execute("CREATE TABLE orders (transaction_id TEXT PRIMARY KEY, content TEXT)")
     command = [sys.executable, str(DYING_PRODUCER), broker.endpoint, group, topic, str(shop), "order", moment]
-    died = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    died = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=HANG, check=False)
     assert died.returncode == -9, died.stderr
     one = died.stdout.strip()
     assert (await client.transaction(one)).state == PREPARED

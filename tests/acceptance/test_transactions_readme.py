@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acceptance.client import PREPARED, ROLLED_BACK, Client
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def _produce(endpoint: str, order: str, folder: Path, example: str = "producer.py") -> str:
     command = [sys.executable, str(EXAMPLES / example), endpoint, order]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -74,7 +75,7 @@ async def test_the_examples_check_rolls_back_what_never_ran(
             "        pass\n"
         )
         command = [sys.executable, "-c", script, endpoint, one]
-        await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, check=True, timeout=60)
+        await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, check=True, timeout=HANG)
         assert (await client.transaction(one)).state == ROLLED_BACK
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         query = "SELECT state FROM halfmq_fence WHERE transaction_id = ?"

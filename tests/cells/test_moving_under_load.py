@@ -48,7 +48,7 @@ TROUBLES = (
 STEPS = ("copied", "sealed", "decided")
 """That the command tells of."""
 
-pytestmark = pytest.mark.timeout(300 + 60 * MOVES)
+pytestmark = pytest.mark.timeout(600 + 60 * MOVES)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from broker.storage.engine.dialects.sqlite import IN_MEMORY
 from broker.storage.migrations import upgrading
 from broker.storage.tables.schema import metadata
 from support.databases import create_database, drop_database, server_url
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +162,7 @@ def test_brokers_of_several_processes_take_turns(url: str) -> None:
     command = [sys.executable, "-W", "error", "-c", program, url]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     # All have connected, or will soon, and wait for the word.
-    answers = [process.communicate("go", timeout=120)[1] for process in reversed(running)]
+    answers = [process.communicate("go", timeout=HANG)[1] for process in reversed(running)]
     assert ([process.returncode for process in running], answers) == ([0] * 2, [""] * 2)
 
 

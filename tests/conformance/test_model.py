@@ -44,7 +44,7 @@ FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 EXAMPLES = {"sqlite": 10_000 if FULL else 150, "mariadb": 500 if FULL else 15, "mysql": 500 if FULL else 15}
 COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "report_multiple_bugs": False}
 
-pytestmark = pytest.mark.timeout(0 if FULL else 300)
+pytestmark = pytest.mark.timeout(0 if FULL else 600)
 
 
 @pytest.fixture

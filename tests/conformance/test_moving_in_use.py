@@ -143,7 +143,6 @@ class Traffic:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(240)
 async def test_a_topic_in_use_moves_and_nothing_is_lost_doubled_or_handled_twice(cells: Installation) -> None:
     _, orders, billing = await made_in(cells, 0, queue_count=4)
     traffic = Traffic(cells, orders, billing)

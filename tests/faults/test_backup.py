@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 COMMITS = 40
 SOME = 10
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def taken(client: Client, group: str, topic: str, count: int) -> list[bytes]:
     """Takes so many messages, and acknowledges them."""

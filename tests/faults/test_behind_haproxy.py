@@ -59,7 +59,6 @@ class Proxy:
         self._process.wait(10)
 
 
-@pytest.mark.timeout(240)
 def test_a_failover_behind_one_address_loses_nothing(tmp_path: Path) -> None:
     with PrivateCluster("mariadb-pair", tmp_path) as cluster, Proxy(cluster, tmp_path) as proxy:
         with connect(cluster.url_of(1), autocommit=True) as own, own.cursor() as cursor:

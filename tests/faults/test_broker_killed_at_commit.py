@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from support.databases import Kind
 
-pytestmark = pytest.mark.timeout(300 + 20 * rounds(1))
+pytestmark = pytest.mark.timeout(600 + 20 * rounds(1))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -47,7 +47,7 @@ PATIENCE = 120.0
 LOCKS = "SELECT submission_id FROM submission"
 TAKES_OFFSETS, APPENDS = r"UPDATE queue SET stored_bytes", r"INSERT INTO message \("
 
-pytestmark = pytest.mark.timeout(300 + 60 * rounds(1))
+pytestmark = pytest.mark.timeout(600 + 60 * rounds(1))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ How: TypeAlias = Literal["frozen", "vanished"]
 LONG = 13.0
 SENDERS = 4
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.parametrize("how", ["frozen", "vanished"])]
+pytestmark = pytest.mark.parametrize("how", ["frozen", "vanished"])
 
 
 class Holder:

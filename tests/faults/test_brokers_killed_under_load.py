@@ -26,7 +26,7 @@ COMMITS_BETWEEN_KILLS = 50
 QUIET = 10.0
 
 
-@pytest.mark.timeout(300 + 10 * KILLS)
+@pytest.mark.timeout(600 + 10 * KILLS)
 def test_nothing_is_lost_and_nothing_appears(kind: Kind, fresh_database: Callable[[Kind], str]) -> None:
     database = fresh_database(kind)
     brokers = [BrokerProcess(database, **CHECKS), BrokerProcess(database, **CHECKS)]

@@ -45,7 +45,7 @@ def client(proxied: Proxied) -> Iterator[Client]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("operation_type", [*OPERATIONS, *DELIVERY_OPERATIONS], ids=lambda each: each.__name__)
-@pytest.mark.timeout(300 + 3 * rounds(10))
+@pytest.mark.timeout(600 + 3 * rounds(10))
 def test_the_client_sees_one_success(
     proxied: Proxied, client: Client, operation_type: type[Operation], when: When
 ) -> None:
@@ -62,7 +62,7 @@ def test_the_client_sees_one_success(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.timeout(300 + 6 * rounds(1))
+@pytest.mark.timeout(600 + 6 * rounds(1))
 def test_a_transaction_is_parked_once(proxied: Proxied, client: Client, when: When) -> None:
     topic, producers = client.make_topic(), unique("producers")
     for _ in range(rounds(1)):
@@ -96,7 +96,7 @@ def test_an_operator_sees_one_success(proxied: Proxied, client: Client, when: Wh
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.timeout(300 + 3 * rounds(10))
+@pytest.mark.timeout(600 + 3 * rounds(10))
 def test_scheduled_messages_move_once(proxied: Proxied, client: Client, when: When) -> None:
     topic, group = client.make_topic(1), client.make_group()
     for turn in range(rounds(10)):

@@ -20,7 +20,7 @@ STALE = {"RECEIPT_STALE", "RECEIPT_GONE"}
 # The SDK asks for more when a quarter of it was taken.
 PREFETCH = 8
 
-pytestmark = pytest.mark.timeout(120 + 30 * rounds(2))
+pytestmark = pytest.mark.timeout(600 + 30 * rounds(2))
 
 
 @pytest.fixture(params=ALL_KINDS, scope="module")

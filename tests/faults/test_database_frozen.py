@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 HANGS = 20.0
 SENDERS = 8
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(params=KINDS, scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:

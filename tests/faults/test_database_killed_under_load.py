@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield started
 
 
-@pytest.mark.timeout(300 + 20 * KILLS)
+@pytest.mark.timeout(600 + 20 * KILLS)
 def test_nothing_acknowledged_is_lost(server: PrivateServer) -> None:
     database = create_database(server.url)
     # Little patience: some calls must fail while the server is away, instead of waiting for it.

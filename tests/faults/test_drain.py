@@ -27,7 +27,7 @@ LONGEST = 15.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-pytestmark = pytest.mark.timeout(120 + 60 * rounds(1))
+pytestmark = pytest.mark.timeout(600 + 60 * rounds(1))
 
 
 @pytest.mark.parametrize("settings", [{"drain": 10}, {"drain": 0}], ids=["drain", "no drain"])

@@ -44,8 +44,6 @@ OFTEN = 0.05
 PATIENCE = 60.0
 BRIEF = 0.1
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @contextmanager
 def lateness() -> Iterator[list[float]]:

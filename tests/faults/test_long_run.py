@@ -48,7 +48,7 @@ EXPLAINED = {"halfmq_version": 1, "maintenance_turn": 4, "broker": 2, "producer_
 """Rows of an installation in which nothing is, at most: one for each broker that runs, and for each thing that they do
 in turns. Producer groups stay, and there is a limit to their number."""
 
-pytestmark = pytest.mark.timeout(300 + 2 * SECONDS)
+pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
 
 
 @pytest.fixture

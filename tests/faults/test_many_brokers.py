@@ -35,7 +35,7 @@ SEED = int(os.environ.get("HALFMQ_FAULT_SEED") or random.randrange(1 << 30))
 LEAST_SHARE = 1.0
 """Percent of all calls, and of all deliveries, that each broker has at least: an eighth is 12.5."""
 
-pytestmark = pytest.mark.timeout(300 + 2 * SECONDS)
+pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
 
 
 @pytest.fixture

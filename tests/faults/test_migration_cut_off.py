@@ -25,13 +25,13 @@ from faults.mysql_proxy import Delay
 from support.brokers import BrokerProcess
 from support.databases import connect
 from support.forking import ForkedCommand
+from support.patience import HANG
 from support.serving import run_serve
 
 if TYPE_CHECKING:
     from faults.mysql_proxy import When
     from support.databases import Kind
 
-pytestmark = pytest.mark.timeout(600)
 
 EVERYTHING = bool(os.environ.get("HALFMQ_FAULT_ALL"))
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
@@ -151,7 +151,7 @@ def test_a_process_that_stands_still_loses_its_turn(kind: Kind) -> None:
         database.is_whole(expected)
         go_on.set()
         process.send_signal(signal.SIGCONT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=HANG)
         assert process.returncode == 1
         assert "lost its connection" in said
         database.is_whole(expected)
@@ -170,7 +170,7 @@ def test_databases_of_one_server_do_not_wait_for_each_other(kind: Kind) -> None:
         thread.start()
         assert held.wait(60)
         # In a process of its own: migrations of one process take turns, whichever database they are of.
-        subprocess.run([sys.executable, "-c", PROGRAM, other.url], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", PROGRAM, other.url], check=True, timeout=HANG)
         assert rule.fired == 0
         go_on.set()
         thread.join(60)

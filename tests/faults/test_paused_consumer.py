@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LEASE = 1.0
 _CHECKOUT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(120 + 10 * rounds(3))
+pytestmark = pytest.mark.timeout(600 + 10 * rounds(3))
 
 
 class PausableConsumer:

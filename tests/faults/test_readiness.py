@@ -20,8 +20,6 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 PATIENCE = 60.0
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(params=KINDS, scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:

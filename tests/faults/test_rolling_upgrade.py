@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import current, newest
 from faults.client import Client
@@ -20,6 +18,7 @@ from faults.history import judge
 from faults.load import CHECKS, Load
 from support.brokers import BrokerProcess
 from support.command import run
+from support.patience import HANG
 from support.previous_release import PreviousBroker, previous_release, start_previous, start_program
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ COMMITS = 60
 """On each mixture of brokers."""
 STOPPED = 0
 REFUSED = 2
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def version(database: str) -> str | None:
@@ -101,7 +98,7 @@ def test_a_broker_of_the_former_release_does_not_start_on_upgraded_tables(
     database = fresh_database(kind)
     assert run("migrate", variables={"HALFMQ_DATABASE": database}).returncode == 0
     with start_previous("serve", "--listen=127.0.0.1:0", variables={"HALFMQ_DATABASE": database}) as old:
-        _, said = old.communicate(timeout=60)
+        _, said = old.communicate(timeout=HANG)
     assert old.returncode == REFUSED, said
     assert "upgrade the broker" in said
 
@@ -114,7 +111,7 @@ def test_programs_of_the_former_release_work_with_new_brokers(
         shop = f"sqlite:///{tmp_path / 'shop.db'}"
         for order in ("three apples", "a pear"):
             with start_program("examples/producer.py", broker.endpoint, order, shop) as producer:
-                told, said = producer.communicate(timeout=60)
+                told, said = producer.communicate(timeout=HANG)
             assert (producer.returncode, told) == (0, "COMMITTED\n"), said
         with start_program("-u", "examples/consumer.py", broker.endpoint) as consumer:
             assert consumer.stdout is not None
@@ -131,7 +128,7 @@ def test_new_programs_work_with_brokers_of_the_former_release(
     """Whoever upgrades programs first: what a former broker does not know is said, and the rest works."""
     with PreviousBroker(fresh_database(kind), auto_create=True, **CHECKS) as old:
         producer = [str(EXAMPLES / "producer.py"), old.endpoint, "an apple", f"sqlite:///{tmp_path / 'shop.db'}"]
-        done = subprocess.run([sys.executable, *producer], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, *producer], capture_output=True, text=True, timeout=HANG, check=False)
         assert done.stdout == "COMMITTED\n", done.stderr
         variables = {"HALFMQ_ENDPOINT": old.endpoint}
         status = run("admin", "status", variables=variables)

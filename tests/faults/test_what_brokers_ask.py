@@ -10,8 +10,6 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 from faults.client import Client, unique
 from halfmq.v1 import consumer_pb2
 from support.brokers import BrokerProcess
@@ -167,7 +165,6 @@ class Idle:
         self.count += 1
 
 
-@pytest.mark.timeout(180)
 def test_a_broker_asks_no_more_where_there_are_others(fresh_database: Callable[[Kind], str]) -> None:
     database = fresh_database("mysql")
     schema = database.rpartition("/")[2]

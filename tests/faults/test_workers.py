@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WORKERS = 3
 PATIENCE = 30.0
 
-pytestmark = pytest.mark.timeout(120 + 60 * rounds(1))
+pytestmark = pytest.mark.timeout(600 + 60 * rounds(1))
 
 
 @pytest.fixture

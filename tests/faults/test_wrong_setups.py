@@ -17,8 +17,6 @@ from support.serving import run_serve
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest) -> str:

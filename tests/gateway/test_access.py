@@ -18,6 +18,7 @@ from broker.rocketmq.ids import rocketmq_id
 from broker.rocketmq.protocol import Code, definition_pb2, service_pb2
 from broker.services.ids import new_id
 from producer_sdk import Admin, BearerToken, Connection
+from support.patience import HANG
 from support.rocketmq_protocol import endpoints, resource, signature
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_every_call_has_an_entry() -> None:
 
 def halfmq(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "halfmq_cli", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "halfmq_cli", *arguments], capture_output=True, text=True, check=False, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

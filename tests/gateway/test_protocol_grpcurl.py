@@ -12,6 +12,7 @@ import pytest
 from acceptance.pages import need_grpcurl
 from broker.rocketmq.protocol import SERVICE, service_pb2
 from support.brokers import BrokerProcess
+from support.patience import HANG
 from support.rocketmq_protocol import new_message_id
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def tool() -> None:
 
 def grpcurl(*arguments: str) -> str:
     done = subprocess.run(
-        ["grpcurl", "-plaintext", *arguments], capture_output=True, text=True, check=False, timeout=60
+        ["grpcurl", "-plaintext", *arguments], capture_output=True, text=True, check=False, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

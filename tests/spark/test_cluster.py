@@ -18,6 +18,7 @@ import pytest
 from producer_sdk import Admin, Message, Producer, TlsConfig
 from support.brokers import BrokerProcess
 from support.certificates import Authority
+from support.patience import HANG
 from support.spark import arrived
 from support.spark_cluster import HOSTS, SparkCluster, Submitted, until
 
@@ -54,7 +55,7 @@ def options_of_page() -> list[str]:
 def archive(files: Path) -> Path:
     """What executors get."""
     packed = files / "halfmq-spark.tar.gz"
-    subprocess.run([CHECKOUT / "scripts" / "pack-for-spark", packed], check=True, timeout=200)
+    subprocess.run([CHECKOUT / "scripts" / "pack-for-spark", packed], check=True, timeout=HANG)
     return packed
 
 
@@ -62,7 +63,7 @@ def archive(files: Path) -> Path:
 def bare_python(tmp_path: Path) -> Path:
     """An interpreter without any package, also without Spark's: that comes from where Spark is."""
     folder = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=HANG)
     nothing = subprocess.run(
         [folder / "bin" / "python3", "-c", "import consumer_sdk"], cwd=folder, capture_output=True, check=False
     )
@@ -113,7 +114,6 @@ def broker(files: Path, tls: TlsConfig) -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.usefixtures("java", "archive")
-@pytest.mark.timeout(400)
 def test_every_row_arrives_once_though_a_worker_dies(
     bare_python: Path, files: Path, broker: BrokerProcess, tls: TlsConfig, tmp_path: Path
 ) -> None:

@@ -29,7 +29,6 @@ MESSAGES = 2000 if CAMPAIGN else 1000
 
 
 @pytest.mark.usefixtures("java")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_arrives_once_though_the_primary_is_killed(kind: str, tmp_path: Path) -> None:
     with PrivateCluster(kind, tmp_path / "cluster") as cluster:

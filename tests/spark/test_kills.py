@@ -32,7 +32,6 @@ COPYING = (sys.executable, str(Path(__file__).with_name("copying_driver.py")))
 
 
 @pytest.mark.usefixtures("java")
-@pytest.mark.timeout(400)
 def test_every_row_arrives_once(fresh_database: Callable[[Kind], str], tmp_path: Path) -> None:
     url = fresh_database("mariadb")
     dice = random.Random(7)

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from halfmq.v1 import sink_pb2, sink_pb2_grpc
+from support.patience import HANG
 from support.spark import arrived, on
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def test_every_row_arrives_once(
         start_new_session=True,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=HANG,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr

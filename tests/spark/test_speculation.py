@@ -14,6 +14,7 @@ import pytest
 from halfmq.v1 import sink_pb2, sink_pb2_grpc
 from producer_sdk import Admin
 from support.brokers import BrokerProcess
+from support.patience import HANG
 from support.spark import arrived
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ ROWS = 6000
 
 
 @pytest.mark.usefixtures("java")
-@pytest.mark.timeout(500)
 def test_of_attempts_at_the_same_time_one_counts(fresh_database: Callable[[Kind], str], tmp_path: Path) -> None:
     with BrokerProcess(fresh_database("mysql")) as broker:
         with Admin(broker.endpoint) as admin:
@@ -37,7 +37,7 @@ def test_of_attempts_at_the_same_time_one_counts(fresh_database: Callable[[Kind]
             [*driver, broker.endpoint, "target", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=HANG,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

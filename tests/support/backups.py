@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from support.databases import connect
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,5 +87,5 @@ def _run(server: PrivateServer, program: str, options: Sequence[str], **pipes: o
     at = urlsplit(server.url)
     where = [f"--host={at.hostname}", f"--port={at.port}", f"--user={at.username}", f"--password={at.password}"]
     command = [str(_SCRIPT), "run", server.kind, program, *where, "--protocol=tcp", *options]
-    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=300, **pipes)  # type: ignore[call-overload]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=HANG, **pipes)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr.decode()

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from support.patience import HANG
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,7 +33,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG,
         env=environment_of(variables),
         cwd=folder or _CHECKOUT,
     )

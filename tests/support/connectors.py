@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.patience import HANG
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,7 +34,7 @@ def logged(*arguments: str, environment: dict[str, str] | None = None) -> Iterat
         yield (line.rstrip("\n") for line in process.stderr)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from halfmq_connect.kafka.cluster import Cluster, unavailable
 from halfmq_connect.kafka.registry import REGISTRY
 from support.databases import in_ci
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ class PrivateKafka:
 
     def _run(self, what: str) -> str:
         done = subprocess.run(
-            [str(_SCRIPT), what], env=self._environment, capture_output=True, text=True, check=False, timeout=200
+            [str(_SCRIPT), what], env=self._environment, capture_output=True, text=True, check=False, timeout=HANG
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

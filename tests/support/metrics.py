@@ -12,6 +12,8 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.patience import HANG
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,6 +63,6 @@ def promtool(*arguments: str, given: str = "") -> str:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    done = subprocess.run([command, *arguments], input=given, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([command, *arguments], input=given, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 import pytest
 
 from support.databases import in_ci
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,7 @@ def install() -> Path:
         command = ["npm", "install", "--prefix", folder, "--no-save", "--no-package-lock", "--ignore-scripts"]
         command += ["--no-audit", "--no-fund", "--loglevel=error", f"{PACKAGE}@{VERSION}"]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=280, cwd=folder
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=HANG, cwd=folder
         )
         if done.returncode != 0:
             raise Absent(f"npm could not install {PACKAGE} {VERSION}:\n{done.stdout}{done.stderr}")

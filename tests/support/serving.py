@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.patience import HANG
+
 _CHECKOUT = Path(__file__).parents[2]
 
 
@@ -40,6 +42,6 @@ def run_serve(*arguments: str, **environment: str) -> Refusal:
         check=False,
         cwd=_CHECKOUT,
         env={**own, **environment},
-        timeout=60,
+        timeout=HANG,
     )
     return Refusal(done.returncode, done.stdout, done.stderr)

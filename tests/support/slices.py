@@ -18,30 +18,36 @@ if TYPE_CHECKING:
 TURN = os.environ.get("HALFMQ_TEST_TURN") or None
 """A number that differs from one run in CI to the next: a commit's. None: each test runs with all of its cases."""
 
-OF_CASES = 3
-"""In CI, each test runs with one of so many of its cases, and with one at least."""
+ONE_OF = 3
+"""In CI, one of so many runs, and one at least."""
+
+WHOLE = frozenset({"fuzz", "models", "unit"})
+"""Folders whose tests all run with all of their cases."""
+
+BY_FILE = frozenset({"acceptance", "cells", "connect", "console", "faults", "gateway", "spark"})
+"""Folders with processes, of whose files a part of the tests runs; of others each test, with a part of its cases."""
 
 
-def cases_in_turns(config: pytest.Config, items: list[pytest.Item], turn: str, whole: Path) -> None:
-    """Keeps each test with a part of its cases; which part is the same in every process, and another in the next turn.
-
-    Tests with the marker `in_turns` are cases of the test that it names.
+def in_turns(config: pytest.Config, items: list[pytest.Item], turn: str, tests: Path) -> None:
+    """Keeps a part of the tests; which one is the same in every process, and another one in the next turn.
 
     Args:
         config: pytest's.
         items: All tests.
         turn: Which part.
-        whole: A folder whose tests are all kept.
+        tests: The folder of all of them.
     """
-    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    alike: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not item.path.is_relative_to(whole):
+        folder = item.path.relative_to(tests).parts[0]
+        if folder not in WHOLE:
             marker = item.get_closest_marker("in_turns")
-            cases[marker.args[0] if marker else item.nodeid.partition("[")[0]].append(item)
+            parted = "::" if folder in BY_FILE else "["
+            alike[marker.args[0] if marker else item.nodeid.partition(parted)[0]].append(item)
     left_out = set()
-    for each in cases.values():
+    for each in alike.values():
         shuffled = sorted(each, key=lambda item: crc32(f"{turn} {item.nodeid}".encode()))
-        left_out.update(shuffled[-(-len(each) // OF_CASES) :])
+        left_out.update(shuffled[-(-len(each) // ONE_OF) :])
     _leave_out(config, items, left_out)
 
 

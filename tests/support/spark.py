@@ -16,6 +16,7 @@ from broker.storage.adapters.store import Store
 from broker.storage.engine.connection import Database
 from consumer_sdk import QueueReader
 from support.databases import ALL_KINDS
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class Driver:
 
     def finish(self) -> str:
         """Waits for the end of its work; what it said."""
-        output, _ = self._process.communicate(timeout=200)
+        output, _ = self._process.communicate(timeout=HANG)
         assert self._process.returncode == 0, output
         return output
 

@@ -14,6 +14,8 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from support.patience import HANG
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -210,7 +212,7 @@ class Submitted:
 
     def finish(self) -> str:
         """Waits for its end; what it said."""
-        status = self._launched.process.wait(timeout=200)
+        status = self._launched.process.wait(timeout=HANG)
         assert status == 0, self._launched.log
         return self._launched.log
 

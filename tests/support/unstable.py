@@ -69,8 +69,8 @@ class Failures:
     def _tell(self, report: pytest.TestReport) -> None:
         if terminal := self._config.pluginmanager.get_plugin("terminalreporter"):
             crash = getattr(report.longrepr, "reprcrash", None)
-            message = crash.message if crash else report.longreprtext
-            terminal.write_line(f"\nfailed ({report.when}): {report.nodeid}: {message.strip().partition(chr(10))[0]}")
+            message = (crash.message if crash else report.longreprtext).strip().partition("\n")[0]
+            terminal.write_line(f"\nfailed ({report.when}): {report.nodeid}: {message[:200]}")
 
     def _write(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

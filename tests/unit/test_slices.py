@@ -1,4 +1,4 @@
-"""In CI each test runs with a part of its cases, and over the turns with all of them."""
+"""In CI a part of the tests runs, and over the turns all of them with all of their cases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from support.slices import OF_CASES, cases_in_turns
+from support.slices import ONE_OF, in_turns
 
 
 class Hook:
@@ -40,40 +40,43 @@ class Item:
         return pytest.mark.in_turns("campaigns").mark if self.nodeid in CAMPAIGNS else None
 
 
-SINGLE = "tests/faults/test_some.py::test_alone"
-MANY = [f"tests/faults/test_some.py::test_many[{number}-{kind}]" for number in range(4) for kind in ("a", "b", "c")]
-TWO = [f"tests/gateway/test_some.py::test_two[{kind}]" for kind in ("sqlite", "mysql")]
+SINGLE = ["tests/conformance/test_some.py::test_alone", "tests/faults/test_alone.py::test_alone"]
+CASES = [f"tests/conformance/test_some.py::test_{name}[{kind}]" for name in ("one", "two") for kind in range(7)]
+TWO = [f"tests/ways/test_some.py::test_two[{kind}]" for kind in ("sqlite", "mysql")]
+OF_A_FILE = [f"tests/faults/test_many.py::test_{number}[{kind}]" for number in range(4) for kind in ("a", "b", "c")]
 CAMPAIGNS = [f"tests/spark/test_{name}.py::test_nothing_is_lost" for name in ("kills", "cluster", "flights")]
 WHOLE = [f"tests/unit/test_some.py::test_quick[{number}]" for number in range(9)]
-
-ALL = (SINGLE, *MANY, *TWO, *CAMPAIGNS, *WHOLE)
+ALL = (*SINGLE, *CASES, *TWO, *OF_A_FILE, *CAMPAIGNS, *WHOLE)
 
 
 def kept(turn: str) -> tuple[list[str], list[str]]:
     """The names of what is kept, and of what is left out."""
     items = [Item(name) for name in ALL]
     config = Config()
-    cases_in_turns(cast("pytest.Config", config), cast("list[pytest.Item]", items), turn, Path("tests/unit"))
+    in_turns(cast("pytest.Config", config), cast("list[pytest.Item]", items), turn, Path("tests"))
     return [item.nodeid for item in items], [item.nodeid for item in config.hook.left_out]
 
 
-def test_each_test_is_kept_with_a_third_of_its_cases_and_one_at_least() -> None:
+def test_a_third_is_kept_and_one_at_least() -> None:
     names, left_out = kept("1")
     functions = Counter(name.partition("[")[0] for name in names)
+    for name in SINGLE:
+        assert functions.pop(name) == 1
+    assert functions.pop("tests/conformance/test_some.py::test_one") == 3
+    assert functions.pop("tests/conformance/test_some.py::test_two") == 3
+    assert functions.pop("tests/ways/test_some.py::test_two") == 1
+    assert functions.pop("tests/unit/test_some.py::test_quick") == len(WHOLE)
     assert sum(functions.pop(name, 0) for name in CAMPAIGNS) == 1
-    assert functions == {
-        SINGLE: 1,
-        "tests/faults/test_some.py::test_many": 4,
-        "tests/gateway/test_some.py::test_two": 1,
-    } | {"tests/unit/test_some.py::test_quick": len(WHOLE)}
+    assert {name.partition("::")[0] for name in functions} == {"tests/faults/test_many.py"}
+    assert functions.total() == len(OF_A_FILE) // ONE_OF
     assert sorted(names + left_out) == sorted(ALL)
 
 
-def test_a_turn_has_the_same_cases_in_every_process() -> None:
+def test_a_turn_has_the_same_tests_in_every_process() -> None:
     assert kept("7")[0] == kept("7")[0] != kept("8")[0]
 
 
-def test_every_case_has_its_turn() -> None:
+def test_everything_has_its_turn() -> None:
     turns = Counter(name for turn in range(60) for name in kept(str(turn))[0])
     assert turns.keys() == set(ALL)
-    assert min(turns[name] for name in MANY) > 60 // OF_CASES // 3
+    assert min(turns.values()) > 60 // ONE_OF // 3

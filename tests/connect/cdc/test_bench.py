@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfmq_cli.bench.scenarios import cdc
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from connect.cdc.sources import Source
@@ -23,7 +24,7 @@ CHECKOUT = Path(__file__).parents[3]
 def test_it_prints_what_the_page_names(source: Source) -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "cdc", "--source", f"mysql://halfmq:halfmq@{source.host}/"]
     command += ["--rows", "1000", "--seconds", "1", "--rate", "200", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=CHECKOUT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     page = (CHECKOUT / "docs" / "benchmarks.md").read_text().partition("## `halfmq bench cdc`")[2].partition("\n## ")[0]

@@ -11,6 +11,7 @@ import pytest
 
 from connect.cdc.sources import Source
 from support.databases import server_url
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "ways", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
 
 
 def test_each_way_is_measured(kafka: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from halfmq_connect.kafka.configuration import Configuration
 from halfmq_connect.kafka.errors import ConfigurationError
 from producer_sdk import Producer
 from support.kafka import BridgeProcess, PrivateKafka, committed, new_topic, registered, wait_until
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ def run(*arguments: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG,
     )
     return done.returncode, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.stdout
 
@@ -166,7 +167,7 @@ def test_the_example_runs(tmp_path: Path, kafka: str, broker: BrokerProcess, nam
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG,
         cwd=tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "in Kafka: three apples, a lamp\n"), done.stderr
@@ -175,7 +176,7 @@ def test_the_example_runs(tmp_path: Path, kafka: str, broker: BrokerProcess, nam
 def test_the_benchmark_counts_all_records(kafka: str) -> None:
     command = [sys.executable, "-m", "halfmq_cli", "bench", "kafka", "--bootstrap-servers", kafka, "--json"]
     command += ["--messages", "3000", "--rounds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert {"records_per_s", "write_floor_per_s", "ratio", "read_floor_per_s", "read_ratio"} <= figures.keys()

@@ -15,6 +15,7 @@ from halfmq_connect.kafka.relay_target import KafkaRelayTarget
 from producer_sdk import Message, RequestRefused
 from producer_sdk.outbox import NotTried, Outbox, OutboxState
 from support.kafka import PrivateKafka, committed, new_topic
+from support.patience import HANG
 from ways.outbox.running import relaying, until
 
 if TYPE_CHECKING:
@@ -138,6 +139,6 @@ def test_a_place_that_is_none(tmp_path: Path) -> None:
     ):
         command = [sys.executable, "-m", "halfmq_cli", "relay", "--database", url, *options]
         environment = {name: value for name, value in os.environ.items() if name != "HALFMQ_KAFKA"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
         assert done.returncode == 2
         assert text in done.stderr

@@ -244,7 +244,6 @@ MISSING = int(os.environ.get("HALFMQ_FAULT_ROWS", "2500"))
 
 
 @pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
-@pytest.mark.timeout(400)
 def test_a_repair_sends_each_missing_message_once(
     spark: SparkSession,
     shop: str,

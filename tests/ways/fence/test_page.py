@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from producer_sdk import TransactionProducer
 from producer_sdk.fence import TransactionFence
 from producer_sdk.testing import embedded_broker
+from support.patience import HANG
 from ways.shops import ORDER, texts
 
 if TYPE_CHECKING:
@@ -104,5 +105,5 @@ def test_the_sdks_load_no_database_library(module: str) -> None:
         f"import sys, {module}\n"
         "print(sorted({'sqlalchemy', 'django', 'pymysql', 'psycopg', 'MySQLdb', 'alembic'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG, check=True)
     assert done.stdout.strip() == "[]"

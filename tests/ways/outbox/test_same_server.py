@@ -23,6 +23,7 @@ from producer_sdk.outbox import AsyncOutbox, Outbox
 from producer_sdk.testing import embedded_broker
 from support.databases import ALL_KINDS, connect, create_database, drop_database, server_url
 from support.listings import listing_with
+from support.patience import HANG
 from ways.shops import FORMS, ORDER, Shop, make_shop, texts
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_the_example_runs(server: Server) -> None:
     url = server.shop.engine.url.render_as_string(hide_password=False)
     command = [sys.executable, str(EXAMPLE), server.broker.endpoint, url, *filter(None, [server.tables.rstrip(".")])]
-    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout == b"committed\n"
+    assert subprocess.run(command, capture_output=True, check=True, timeout=HANG).stdout == b"committed\n"
     assert server.shop.orders() == server.until(1, "orders") == ["a clock"]
 
 

@@ -20,6 +20,7 @@ from producer_sdk import ConfigurationError, Message
 from producer_sdk.outbox import AsyncOutbox, Outbox, OutboxState
 from producer_sdk.outbox.operating import Operating
 from producer_sdk.outbox.pending import PendingRows
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +200,7 @@ async def test_tables_that_are_not_there_are_asked_for(shop: Shop, call: str) ->
 def test_the_command_names_the_table_and_how_to_make_it(shop: Shop) -> None:
     command = [sys.executable, "-m", "halfmq_cli", "relay", "--database", shop.url]
     for options in (["--status"], ["--retry", "all"], ["--skip", "1"], ["--endpoint", "127.0.0.1:1"]):
-        ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=HANG, check=False)
         assert ran.returncode != 0
         assert "halfmq_outbox" in ran.stderr
         assert "call create_tables()" in ran.stderr

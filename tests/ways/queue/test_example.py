@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from producer_sdk.testing import embedded_broker
+from support.patience import HANG
 
 if TYPE_CHECKING:
     from broker.embedded import EmbeddedBroker
@@ -20,7 +21,7 @@ def command(broker: EmbeddedBroker, *arguments: str) -> list[str]:
 
 
 def put(broker: EmbeddedBroker, *jobs: str) -> None:
-    subprocess.run(command(broker, "put", *jobs), check=True, timeout=60)
+    subprocess.run(command(broker, "put", *jobs), check=True, timeout=HANG)
 
 
 def worker(broker: EmbeddedBroker) -> subprocess.Popen[str]:
@@ -39,7 +40,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
         first = worker(broker)
         assert lines(first, 1) == ["begins anna:5, attempt 1"]
         first.kill()
-        assert first.communicate(timeout=60)[0] == ""
+        assert first.communicate(timeout=HANG)[0] == ""
         put(broker, "anna:0", "ben:0")
         second = worker(broker)
         done = lines(second, 6)

@@ -49,7 +49,7 @@ LONGEST_DOUBT = 0.3
 PATIENCE = 120.0
 _TESTS = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(300 + 30 * KILLS)
+pytestmark = pytest.mark.timeout(600 + 30 * KILLS)
 
 
 @pytest.fixture(scope="module")
