@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import grpc
 import pytest
+from pymysql.err import OperationalError
 
 from faults.client import Client, code_of, message, new_id
 from support.brokers import BrokerProcess
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PAGE = CHECKOUT / "docs" / "clusters.md"
 BEFORE, AFTER = 20, 20
+SERVERS = 2
 
 
 class Proxy:
@@ -65,7 +67,7 @@ def test_a_failover_behind_one_address_loses_nothing(tmp_path: Path) -> None:
             cursor.execute("CREATE USER 'check'@'%'")
             cursor.execute("CREATE DATABASE halfmq_proxy")
         database = f"mysql://halfmq:halfmq@127.0.0.1:{proxy.port}/halfmq_proxy"
-        await_answer(database)
+        await_first_checks(database, 1)
         with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
             topic = client.make_topic()
             sent = [send(client, topic) for _ in range(BEFORE)]
@@ -79,18 +81,16 @@ def test_a_failover_behind_one_address_loses_nothing(tmp_path: Path) -> None:
             assert broker.count("[error") == 0, broker.log
 
 
-def await_answer(database: str) -> None:
-    """Waits until the proxy has looked at the servers."""
-    until = time.monotonic() + 30
-    while True:
+def await_first_checks(database: str, number: int) -> None:
+    """Waits until the proxy has looked at the servers: before that it takes both for up, and leads to each in turn."""
+    until, here = time.monotonic() + 60, 0
+    while here < 3 * SERVERS:
+        assert time.monotonic() < until, f"the proxy does not lead to server {number} alone"
         try:
-            server_of(database)
-        except Exception:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+            here = here + 1 if server_of(database) == number else 0
+        except OperationalError:
+            here = 0
+        time.sleep(0.1)
 
 
 def await_server(database: str, number: int) -> None:
