@@ -129,6 +129,10 @@ class LeaseKeeper:
         until = self._sure_until.get(lease_of(delivery.receipt_handle))
         return until is not None and now >= until
 
+    def sure_until(self, receipt_handle: str) -> float:
+        """Until when (``time.monotonic``) no other consumer can have a message; 0 if that is not known."""
+        return self._sure_until.get(lease_of(receipt_handle), 0.0)
+
     def ask(self) -> None:
         """Extends all leases now, because one is in doubt; those that are no longer extended are lost."""
         now = time.monotonic()

@@ -30,6 +30,8 @@ GATHER = 0.01
 """Seconds from one request to the next in which acks are collected that nobody waits for: each request costs the broker
 a database transaction."""
 _MOST_GATHERED = 256
+_CLOCKS_APART = 1.0
+"""Seconds before the end of a lease from which another broker may take it for ended: their clocks differ by less."""
 # The brokers' limit.
 _LONGEST_REASON = 500
 _LONGEST_DELAY = 12 * 3600
@@ -86,7 +88,13 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Request:
-    """The request in flight. Handles that cannot be settled now are resent under a new id."""
+    """The request in flight. Handles that cannot be settled now are resent under a new id.
+
+    Attributes:
+        open: Handles without a final outcome.
+        repeated: Those that were sent more than once, so that their outcomes may be those of a repetition, with the
+            latest time (``time.monotonic``) until which no other consumer could have the message.
+    """
 
     request_id: int
     nack: Nack | None
@@ -96,7 +104,7 @@ class _Request:
     said: ReceiptResults = field(default_factory=dict)
     failures: int = 0
     began: float = field(default_factory=time.monotonic)
-    sent_before: bool = False
+    repeated: dict[str, float] = field(default_factory=dict)
 
 
 class ReceiptLane:
@@ -107,6 +115,7 @@ class ReceiptLane:
         send: Callable[[pb.ConsumeRequest], None],
         next_id: Callable[[], int],
         on_settled: Callable[[Sequence[str], ReceiptResults, bool], None],
+        sure_until: Callable[[str], float],
         retry: RetryConfig,
         gather: float = 0.0,
         about: Mapping[str, str] | None = None,
@@ -117,8 +126,9 @@ class ReceiptLane:
             gather: Seconds from one request to the next while nobody waits.
             send: Writes to the stream, or does nothing while there is none.
             next_id: Makes request ids.
-            on_settled: Called with handles that have their final outcomes, the outcomes, and whether they were sent on
-                more than one stream, so that the outcomes may be those of a repetition.
+            on_settled: Called with handles that have their final outcomes, the outcomes, and whether some were sent
+                more than once, so that the outcomes may be those of a repetition.
+            sure_until: Tells until when (``time.monotonic``) no other consumer can have the message of a handle.
             retry: Retries of what the broker cannot process now.
             about: What log lines are about: the consumer and its group.
         """
@@ -126,6 +136,7 @@ class ReceiptLane:
         self._send = send
         self._next_id = next_id
         self._on_settled = on_settled
+        self._sure_until = sure_until
         self._retry = retry
         self._waiting: deque[_Entry] = deque()
         self._current: _Request | None = None
@@ -182,7 +193,7 @@ class ReceiptLane:
     def resend(self) -> None:
         """Resends unanswered requests on a new stream."""
         if self._current is not None:
-            self._current.sent_before = True
+            self._note_repetition(self._current)
             self._transmit(self._current)
 
     def unawaited(self) -> list[str]:
@@ -211,6 +222,8 @@ class ReceiptLane:
         current.failures += 1
         if again and not self._retry.exhausted(current.failures, time.monotonic() - current.began):
             current.open = again
+            # What could not be settled in time may be settled all the same.
+            self._note_repetition(current)
             # Until the new id is assigned, an arriving outcome cannot belong to this request.
             current.request_id = 0
             asyncio.get_running_loop().call_later(self._retry.backoff(current.failures), self._repeat, current)
@@ -242,6 +255,11 @@ class ReceiptLane:
             request.request_id = self._next_id()
             self._transmit(request)
 
+    def _note_repetition(self, request: _Request) -> None:
+        # Before the broker tells that leases are gone, which it does where an earlier request had succeeded.
+        for handle in request.open:
+            request.repeated[handle] = max(request.repeated.get(handle, 0.0), self._sure_until(handle))
+
     def _transmit(self, request: _Request) -> None:
         if request.request_id == 0:
             return
@@ -260,7 +278,7 @@ class ReceiptLane:
         # A request that cannot be sent must not block later ones.
         text = "%d messages cannot be settled: %r; they come again when their leases end"
         _log.error(text, len(request.handles), error, extra=self._about)
-        self._on_settled(request.handles, {}, request.sent_before)
+        self._on_settled(request.handles, {}, bool(request.repeated))
         for entry in request.entries:
             if entry.settled is not None and not entry.settled.done():
                 entry.settled.set_exception(error)
@@ -276,10 +294,16 @@ class ReceiptLane:
     def _finish(self, request: _Request) -> None:
         self._current = None
         said = request.said
-        if request.sent_before:
-            # The first request had succeeded: only its outcome was lost with the stream.
-            said = {handle: each for handle, each in said.items() if each.error.reason != "RECEIPT_GONE"}
-        self._on_settled(request.handles, said, request.sent_before)
+        if request.repeated:
+            now = time.monotonic() + _CLOCKS_APART
+            said = {
+                handle: each
+                for handle, each in said.items()
+                if not _tells_of_success(each, request.nack)
+                or handle not in request.repeated
+                or now >= max(request.repeated[handle], self._sure_until(handle))
+            }
+        self._on_settled(request.handles, said, bool(request.repeated))
         unheard: ReceiptResults = {}
         for entry in request.entries:
             part = {handle: said[handle] for handle in entry.handles if handle in said} if said else {}
@@ -289,6 +313,16 @@ class ReceiptLane:
                 entry.settled.set_result(part)
         _log_refusals(unheard.values(), request.nack, self._about)
         self._go_on()
+
+
+def _tells_of_success(result: pb.ReceiptResult, nack: Nack | None) -> bool:
+    """Whether the refusal of a repeated request, under a live lease, means that the first one had succeeded.
+
+    Only its outcome was lost with the stream then. Under a lease that has ended it may as well mean that others have
+    the messages: the lease was divided among them.
+    """
+    reason = result.error.reason
+    return reason == "RECEIPT_GONE" or (nack is not None and reason == "RECEIPT_STALE")
 
 
 def _log_refusals(results: Iterable[pb.ReceiptResult], nack: Nack | None, about: Mapping[str, str] | None) -> None:

@@ -34,6 +34,7 @@ class Settling:
         fifo: FifoLeases,
         on_settled: Callable[[Sequence[str]], None],
         on_broken_off: Callable[[list[str]], None],
+        sure_until: Callable[[str], float],
         retry: RetryConfig,
         about: Mapping[str, str] | None = None,
     ) -> None:
@@ -45,6 +46,7 @@ class Settling:
             fifo: The leases of message groups.
             on_settled: Called with handles that have their final outcomes.
             on_broken_off: Called, in any thread, with handles that are returned with others, or lost with their lease.
+            sure_until: Tells until when (``time.monotonic``) no other consumer can have the message of a handle.
             retry: Retries of what the broker cannot process now.
             about: What log lines are about: the consumer and its group.
         """
@@ -52,7 +54,7 @@ class Settling:
         self._on_settled = on_settled
         self._on_broken_off = on_broken_off
         self._acks, self._nacks, self._ordered = self._lanes = tuple(
-            ReceiptLane(send, next_id, self._note, retry, gather, about) for gather in (GATHER, 0.0, 0.0)
+            ReceiptLane(send, next_id, self._note, sure_until, retry, gather, about) for gather in (GATHER, 0.0, 0.0)
         )
 
     def submit(self, handles: Sequence[str], nack: Nack | None, *, wait: bool) -> list[asyncio.Future[ReceiptResults]]:

@@ -55,8 +55,10 @@ class Subscription:
         chunks = settings.credit_chunk, settings.credit_chunk_bytes
         self.inbox = Inbox(*chunks, self._on_taken, self._keeper.in_doubt, self._on_doubt)
         self._fifo = FifoLeases()
-        released, withhold = self._keeper.release, self._withhold
-        self._settling = Settling(self._put, ids, self._fifo, released, withhold, link.retry, self.about)
+        keeper = self._keeper
+        self._settling = Settling(
+            self._put, ids, self._fifo, keeper.release, self._withhold, keeper.sure_until, link.retry, self.about
+        )
         self._duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None

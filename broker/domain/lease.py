@@ -9,8 +9,9 @@ A message that is nacked individually moves into a separate lease, with its own 
 the next consumer that pulls takes it, as the next attempt.
 
 Messages of a message group keep their order: they have separate leases, one of which may be held or waiting at a time;
-the others are queued behind it (`available_at` is NEVER) until it is deleted. Such a lease is nacked as a whole, and
-its attempt counts for the first message that is not settled: those after it have not been tried.
+the others are queued behind it (`available_at` is NEVER) until it is deleted, and the last of them takes in what
+follows. Such a lease is nacked as a whole, and its attempt counts for the first message that is not settled: those
+after it have not been tried.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 NEVER = 1 << 62
+LARGEST_RANGE = 1024
+"""Offsets of a lease, each of which has a bit in it."""
 
 LONGEST_HOLD = 24 * 3600 * 1_000_000
 """Microseconds after which a delivery cannot be extended further; its last extension keeps its duration."""
@@ -186,6 +189,25 @@ class Lease:
             return False
         # In a message group those that were given up are settled, too.
         return True if self.message_group is None else None
+
+    def joined(self, later: Lease) -> Lease | None:
+        """A queued lease of a message group with the messages of one that is to be queued behind it.
+
+        None if that has to be a lease of its own: this one is not queued any more, was redriven, and would have others
+        before it then whose turn is later, or would be too long.
+        """
+        apart = later.first - self.first
+        queued, redriven = self.available_at == NEVER and not self.attempt, self.last_error is not None
+        if not queued or redriven or not self.count <= apart <= LARGEST_RANGE - later.count:
+            return None
+        # Offsets between the two are of others.
+        between = (1 << apart) - (1 << self.count)
+        return replace(
+            self,
+            count=apart + later.count,
+            settled=self.settled | between | later.settled << apart,
+            moved=self.moved | between | later.moved << apart,
+        )
 
     def settle(self, offsets: Iterable[int]) -> Lease:
         """The lease with these offsets handled; offsets that were settled before are unchanged."""

@@ -215,7 +215,7 @@ class LeaseStore(Protocol):
         ...
 
     async def has_leases(self, lease_ids: Sequence[int]) -> bool:
-        """Whether some of these leases are open."""
+        """Whether some of these leases are open, and not given back."""
         ...
 
 
@@ -245,6 +245,14 @@ class ForwardStore(Protocol):
 
     async def send_and_ack(self, work: Sequence[SendWork], acks: Sequence[AckWork]) -> Forwarded:
         """Stores all messages and applies all acks, or nothing."""
+        ...
+
+    async def has_receipts(self, wanted: Sequence[Receipt], groups: frozenset[int] | None = None) -> bool:
+        """Whether some of these receipts are of leases that are open; `groups` as in NackWork.
+
+        Raises:
+            Moved: they may have left for another cell.
+        """
         ...
 
 

@@ -11,8 +11,8 @@ from broker.domain.dead_letter import dead_letter_topic
 from broker.domain.lease import Receipt
 from broker.errors import StaleReceipt
 from broker.ports.delivery import AckWork, ClaimWork, Delivered, HoldWork, NackWork, ReceiptOutcome
-from broker.ports.log import SendWork
-from conformance.world import LEASE, World, ack, bodies, new_id, of, ok, pull, receipts, sending, text
+from conformance.message_groups import send
+from conformance.world import LEASE, World, ack, bodies, of, ok, pull, receipts, sending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
-
-
-async def fill(store: Store, topic: Topic, *names: str) -> None:
-    """Sends messages such as "a1" (of message group a) and "-1" (of none)."""
-    ok(
-        await store.send(
-            [
-                SendWork(
-                    new_id(),
-                    topic.topic_id,
-                    0,
-                    text(name, topic.name, message_group=None if name[0] == "-" else name[0]),
-                )
-                for name in names
-            ]
-        )
-    )
 
 
 async def hold(store: Store, receipt: Receipt, time: int) -> Receipt:
@@ -67,7 +50,7 @@ def attempts(delivered: Sequence[Delivered]) -> dict[str, int]:
 async def test_a_held_message_is_its_consumers_until_then(
     world: World, store: Store, topic: Topic, group: ConsumerGroup, count: int
 ) -> None:
-    await fill(store, topic, *(f"-{n}" for n in range(count)))
+    await send(store, topic, *(f"-{n}" for n in range(count)))
     mine, *others = receipts(await pull(store, group, topic))
     held = await hold(store, mine, 100 * SECOND)
     assert held != mine
@@ -80,7 +63,7 @@ async def test_a_held_message_is_its_consumers_until_then(
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_the_receipt_before_counts_no_more(store: Store, topic: Topic, group: ConsumerGroup, count: int) -> None:
-    await fill(store, topic, *(f"-{n}" for n in range(count)))
+    await send(store, topic, *(f"-{n}" for n in range(count)))
     mine, *others = receipts(await pull(store, group, topic))
     held = await hold(store, mine, LEASE)
     first, second = await store.settle([ack(mine), ack(held)])
@@ -93,7 +76,7 @@ async def test_the_receipt_before_counts_no_more(store: Store, topic: Topic, gro
 async def test_a_message_may_be_held_again_and_again(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "-0", "-1")
+    await send(store, topic, "-0", "-1")
     mine, other = receipts(await pull(store, group, topic))
     ok(await store.settle([ack(other)]))
     for _ in range(5):
@@ -107,7 +90,7 @@ async def test_a_message_may_be_held_again_and_again(
 async def test_after_its_time_it_is_delivered_again(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "-0", "-1")
+    await send(store, topic, "-0", "-1")
     mine, other = receipts(await pull(store, group, topic))
     held = await hold(store, mine, 5 * SECOND)
     ok(await store.settle([ack(other)]))
@@ -119,7 +102,7 @@ async def test_after_its_time_it_is_delivered_again(
 
 
 async def test_held_for_no_time_it_can_be_taken_at_once(store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    await fill(store, topic, "-0", "-1")
+    await send(store, topic, "-0", "-1")
     mine, _ = receipts(await pull(store, group, topic))
     (outcome,) = await store.settle([HoldWork(mine, 0)])
     assert isinstance(outcome, ReceiptOutcome)
@@ -130,7 +113,7 @@ async def test_held_for_no_time_it_can_be_taken_at_once(store: Store, topic: Top
 async def test_after_the_last_attempt_it_is_a_dead_letter(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "-0")
+    await send(store, topic, "-0")
     for attempt in range(1, group.settings.max_attempts + 1):
         delivered = await pull(store, group, topic)
         assert attempts(delivered) == {"-0": attempt}
@@ -143,7 +126,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
 
 
 async def test_what_is_settled_cannot_be_held(store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    await fill(store, topic, "-0", "-1", "-2", "-3")
+    await send(store, topic, "-0", "-1", "-2", "-3")
     acked, both, nacked, open_one = receipts(await pull(store, group, topic))
     ok(await store.settle([ack(acked)]))
     outcomes = await store.settle(
@@ -166,7 +149,7 @@ async def test_what_is_settled_cannot_be_held(store: Store, topic: Topic, group:
 async def test_of_a_message_group_all_are_held_and_receipts_stay(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "a1", "a2", "b1")
+    await send(store, topic, "a1", "a2", "b1")
     delivered = await pull(store, group, topic)
     first, second, other = sorted(receipts(delivered), key=lambda receipt: receipt.offset)
     assert await hold(store, first, 100 * SECOND) == first
@@ -183,7 +166,7 @@ async def test_of_a_message_group_all_are_held_and_receipts_stay(
 async def test_what_is_given_up_is_a_dead_letter_at_once(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "-0", "-1", "a1", "a2", "a3")
+    await send(store, topic, "-0", "-1", "a1", "a2", "a3")
     delivered = await pull(store, group, topic)
     by_body = dict(zip(bodies(delivered), receipts(delivered), strict=True))
     ok(await store.settle([NackWork(by_body["-1"], given_up=True, reason="broken")]))
@@ -194,8 +177,18 @@ async def test_what_is_given_up_is_a_dead_letter_at_once(
     assert world.count("lease") == 0
 
 
+async def test_what_is_queued_is_not_joined_for_those_who_would_split_it(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    await send(store, topic, "a0", "a1")
+    assert bodies(await one_by_one(store, group, topic)) == ["a0"]
+    await send(store, topic, "a2")
+    assert await one_by_one(store, group, topic) == []
+    assert world.count("lease") == 3
+
+
 async def test_one_by_one_means_one_of_each_message_group(store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    await fill(store, topic, "a1", "-1", "a2", "b1", "-2", "a3", "b2")
+    await send(store, topic, "a1", "-1", "a2", "b1", "-2", "a3", "b2")
     handled: list[str] = []
     rounds = []
     while delivered := await one_by_one(store, group, topic):
@@ -209,7 +202,7 @@ async def test_one_by_one_means_one_of_each_message_group(store: Store, topic: T
 async def test_one_by_one_also_of_what_others_let_expire(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "a1", "a2", "a3")
+    await send(store, topic, "a1", "a2", "a3")
     assert bodies(await pull(store, group, topic)) == ["a1", "a2", "a3"]
     world.clock.pass_time(LEASE)
     seen = []
@@ -222,9 +215,9 @@ async def test_one_by_one_also_of_what_others_let_expire(
 async def test_one_by_one_what_failed_comes_before_what_follows(
     world: World, store: Store, topic: Topic, group: ConsumerGroup
 ) -> None:
-    await fill(store, topic, "a1", "a2")
+    await send(store, topic, "a1", "a2")
     await hold(store, receipts(await one_by_one(store, group, topic))[0], 5 * SECOND)
-    await fill(store, topic, "a3")
+    await send(store, topic, "a3")
     assert await one_by_one(store, group, topic) == []
     world.clock.pass_time(5 * SECOND)
     seen = []

@@ -11,12 +11,11 @@ import pytest
 
 from broker.domain.check_policy import SECOND
 from broker.domain.group import GroupSettings
-from broker.domain.lease import Receipt
+from broker.domain.lease import LARGEST_RANGE, Receipt
 from broker.domain.retry import ROCKETMQ_DELAYS
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
 from broker.ports.delivery import AckOutcome, AckWork, Claimed, ClaimWork, ExtendWork, GroupNews, JoinWork, NackWork
-from broker.storage.delivery.dispatch import LARGEST_RANGE
 from conformance.world import (
     HOUR,
     LEASE,

@@ -12,11 +12,12 @@ import pytest
 
 from broker.domain.check_policy import SECOND
 from broker.domain.group import ExhaustedPolicy, GroupSettings
-from broker.domain.lease import Receipt
+from broker.domain.lease import LARGEST_RANGE, Receipt
 from broker.domain.topic import TopicSettings
 from broker.errors import StaleReceipt
 from broker.ports.delivery import JoinWork, NackWork
-from broker.ports.log import SendWork
+from broker.ports.groups import DeadLetterSearch
+from conformance.message_groups import rows_of, send
 from conformance.world import (
     HOUR,
     LEASE,
@@ -25,13 +26,12 @@ from conformance.world import (
     acks,
     bodies,
     nacks,
-    new_id,
     of,
     ok,
     pull,
     receipts,
     refusal,
-    text,
+    sending,
 )
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ if TYPE_CHECKING:
     from broker.domain.topic import Topic
     from broker.ports.delivery import Delivered
     from broker.storage.adapters.store import Store
-
-
-async def send(store: Store, topic: Topic, *names: str) -> None:
-    """Sends messages such as "a1" (of message group a) and "-1" (of none)."""
-    work = []
-    for name in names:
-        group = None if name[0] == "-" else name[0]
-        work.append(SendWork(new_id(), topic.topic_id, 0, text(name, topic.name, message_group=group)))
-    ok(await store.send(work))
 
 
 def by_lease(delivered: Sequence[Delivered]) -> dict[str, list[str]]:
@@ -83,10 +74,89 @@ async def test_later_ones_wait_for_the_lease_before(
     (outcome,) = await store.settle(acks(lease_of(held, "a")))
     assert outcome.frees == (group.group_id,)  # type: ignore[union-attr]
     again = await pull(store, group, topic)
-    assert (bodies(again), again[0].attempt) == (["a2", "a3"], 1)
+    assert (bodies(again), again[0].attempt) == (["a2", "a3", "a4"], 1)
+    await send(store, topic, "a5")
     assert await pull(store, group, topic) == []
     ok(await store.settle(acks(again)))
-    assert bodies(await pull(store, group, topic)) == ["a4"]
+    assert bodies(await pull(store, group, topic)) == ["a5"]
+
+
+async def test_names_that_differ_in_a_space_at_their_end_are_two_groups(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    """The servers take such texts for the same."""
+
+    async def sent(*named: tuple[str, str]) -> None:
+        ok(await store.send([sending(topic, body, message_group=name) for body, name in named]))
+
+    await sent(("a1", "a"), ("b1", "a "))
+    held = await pull(store, group, topic)
+    await sent(("a2", "a"), ("b2", "a "))
+    assert await pull(store, group, topic) == []
+    await sent(("a3", "a"), ("b3", "a "))
+    assert await pull(store, group, topic) == []
+    ok(await store.settle(acks(lease_of(held, "a"))))
+    (again,) = await pull(store, group, topic)
+    assert bodies([again]) == ["a2", "a3"]
+    # One that waits holds up no other one.
+    ok(await store.settle(nacks(lease_of(held, "b"), delay=HOUR)))
+    ok(await store.settle(acks([again])))
+    await sent(("a4", "a"))
+    (last,) = await pull(store, group, topic)
+    assert bodies([last]) == ["a4"]
+    ok(await store.settle(acks([last])))
+    world.clock.pass_time(HOUR)
+    (failed,) = await pull(store, group, topic)
+    assert bodies([failed]) == ["b1"]
+    ok(await store.settle(acks([failed])))
+    assert bodies(await pull(store, group, topic)) == ["b2", "b3"]
+
+
+async def test_a_group_that_fell_behind_is_not_handed_out_in_small_pieces(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    """As many pieces as it was met in, one after the other, would be slower than what comes meanwhile."""
+    await send(store, topic, "a0")
+    held = await pull(store, group, topic)
+    for n in range(1, 41):
+        await send(store, topic, f"a{n}", f"-{n}", f"b{n}")
+        got = await pull(world.broker("b") if n == 20 else store, group, topic)
+        ok(await store.settle(acks(lease_of(got, "-"))))
+    # Of a: the one that is held, and what is queued; the same of b.
+    assert world.count("lease") == 4
+    ok(await store.settle(acks(held)))
+    (next_ones,) = await pull(store, group, topic, limit=30)
+    assert (bodies([next_ones]), next_ones.attempt) == ([f"a{n}" for n in range(1, 31)], 1)
+    await send(store, topic, "a41")
+    assert await pull(store, group, topic) == []
+    first, second, *_ = receipts([next_ones])
+    ok(await store.settle([ack(first), NackWork(second, delay=0)]))
+    (again,) = await pull(store, group, topic)
+    assert (bodies([again]), again.attempt) == ([f"a{n}" for n in range(2, 31)], 2)
+    ok(await store.settle(acks([again])))
+    (rest,) = await pull(store, group, topic)
+    assert (bodies([rest]), rest.attempt) == ([f"a{n}" for n in range(31, 42)], 1)
+
+
+async def test_what_is_queued_is_in_leases_of_bounded_length(
+    world: World, store: Store, topic: Topic, group: ConsumerGroup
+) -> None:
+    await send(store, topic, "a0")
+    held = await pull(store, group, topic)
+    for n in range(5):
+        await send(store, topic, f"a{n + 1}", *["-"] * 400)
+        while got := await pull(store, group, topic, limit=500):
+            ok(await store.settle(acks(got)))
+    lengths = [row[0] for row in rows_of(world, "SELECT message_count FROM lease ORDER BY first_offset")]
+    assert (lengths[0], sum(length <= LARGEST_RANGE for length in lengths)) == (1, len(lengths))
+    assert len(lengths) == 3
+    seen: list[str] = []
+    while held:
+        seen += bodies(held)
+        ok(await store.settle(acks(held)))
+        held = await pull(store, group, topic)
+    assert seen == [f"a{n}" for n in range(6)]
+    assert world.count("lease") == 0
 
 
 async def test_a_failing_message_blocks_its_group_only(
@@ -258,23 +328,32 @@ async def test_consumer_groups_do_not_know_of_each_other(store: Store, topic: To
     assert bodies(await pull(store, other, topic)) == ["a1", "a2"]
 
 
-async def test_retention_frees_a_group(world: World, store: Store, topic: Topic, group: ConsumerGroup) -> None:
-    await send(store, topic, "a1")
-    await pull(store, group, topic)
-    world.clock.pass_time(HOUR)
-    await send(store, topic, "a2")
-    assert await pull(store, group, topic) != []  # a1, taken over
-    await send(store, topic, "a3")
-    await pull(store, group, topic)
-    while await store.trim_queue(topic, topic.queue_ids[0]):
-        pass
-    world.clock.pass_time(LEASE)
-    assert await pull(store, group, topic) == []  # Nothing is left of a1's lease.
-    for name in ("a2", "a3"):
-        held = await pull(store, group, topic)
-        assert bodies(held) == [name]
+async def test_what_comes_after_redriven_messages_keeps_its_order(world: World, store: Store, topic: Topic) -> None:
+    """It is queued behind them, and not with one of them."""
+    group = await store.create_group("once", GroupSettings(1, (0,)), TopicSettings(1, HOUR))
+    await store.join(JoinWork(group, [topic], "consumer", {}))
+    for name in ("a0", "a1", "a2"):
+        await send(store, topic, name)
+        ok(await store.settle([NackWork(receipts(await pull(store, group, topic))[0], given_up=True)]))
+
+    async def redrive(n: int) -> None:
+        search = DeadLetterSearch(group, n, offsets=frozenset({n}), until=n + 1)
+        assert (await store.redrive(search, republish=False)).redriven == 1
+
+    await redrive(0)
+    held = await pull(store, group, topic)
+    await redrive(1)
+    await send(store, topic, *[f"a{n}" for n in range(3, 9)])
+    assert await pull(store, group, topic) == []
+    await redrive(2)
+    await send(store, topic, *[f"a{n}" for n in range(9, 12)])
+    assert await pull(store, group, topic) == []
+    seen: list[str] = []
+    while held:
+        seen += bodies(held)
         ok(await store.settle(acks(held)))
-    assert world.count("lease") == 0
+        held = await pull(store, group, topic, limit=3)
+    assert seen == [f"a{n}" for n in range(12)]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -112,7 +112,7 @@ MODELS = {
         Model(
             "leases",
             ("MESSAGES=1", "MAX_ATTEMPTS=1"),
-            ("MESSAGES=1 FAULTS=2 MAX_ATTEMPTS=3", "NACKS=0 RESENDS=0"),
+            ("MESSAGES=1 FAULTS=2 MAX_ATTEMPTS=3", "NACKS=0 RESENDS=0", "FAULTS=0 RESENDS=0"),
             {
                 "NO_TOKEN": Variant("MESSAGES=1", "an old receipt does nothing"),
                 "TAKE_OVER_UNLOCKED": Variant("MESSAGES=1", "nobody else has a live lease"),
@@ -120,7 +120,7 @@ MODELS = {
                 "REDO_WITHOUT_LOOK": Variant("MESSAGES=1", "what consumers get is theirs"),
                 "STILL_TRUE_WITHOUT_TIME": Variant("MESSAGES=1", "told as done"),
             },
-            {"TWO_ANSWERS": Variant("MESSAGES=1", "told as done")},
+            {"TWO_ANSWERS": Variant("MESSAGES=1", "told as done, in time")},
             ("MESSAGES=1 FAULTS=0 RESENDS=0", "MESSAGES=1 FAULTS=1 RESENDS=0"),
         ),
         Model(

@@ -324,7 +324,7 @@ ack:
 #ifdef BROKEN_STILL_TRUE_WITHOUT_TIME
        assert(!valid_before || (acked & mask) == mask);  /* told as done, by the first run: it is */
 #else
-       assert(!valid_before || expired[t] || (acked & mask) == mask);   /* told as done, by the first run: it is */
+       assert(!valid_before || expired[t] || (acked & mask) == mask);   /* told as done, in time, by the first run: it is */
 #endif
        goto finished
     fi }

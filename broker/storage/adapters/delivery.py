@@ -9,8 +9,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from broker.domain.cell import LATELY
 from broker.domain.lease import Receipt
-from broker.errors import BrokerError, Overloaded, RowsLocked, StorageUnavailable
+from broker.errors import BrokerError, Moved, Overloaded, RowsLocked, StorageUnavailable
 from broker.ports.delivery import AckWork, Claimed, NackWork
 from broker.storage.adapters.access import Access, StoreConfig
 from broker.storage.catalog import moves
@@ -51,7 +52,7 @@ OFFSET_MEMORY = 40
 HELD_FOR = 5.0
 # Messages that cost as much to read as an item of another lane does.
 MESSAGES_PER_ITEM = 8
-LATELY = 3600_000_000
+LONGEST_IN_DOUBT = 3600_000_000
 """Microseconds: longer than a COMMIT without an answer is retried."""
 LARGE_FORWARD = 256 * 1024
 """Bytes of bodies from which a send with acks leaves a thread to others."""
@@ -229,10 +230,31 @@ class Delivery(Access):
         return await self._write(lambda session: joining.join_group(session, work, now))
 
     async def has_leases(self, lease_ids: Sequence[int]) -> bool:
-        """Whether some of these leases are open."""
+        """Whether some of these leases are open, and not given back."""
+        given = "SELECT lease_id FROM lease WHERE lease_id"
         return await self._read(
-            lambda session: bool(session.fetch_in("SELECT lease_id FROM lease WHERE lease_id", list(lease_ids)))
+            lambda session: bool(session.fetch_in(given, list(lease_ids), " AND owner IS NOT NULL"))
         )
+
+    async def has_receipts(self, wanted: Sequence[Receipt], groups: frozenset[int] | None = None) -> bool:
+        """Whether some of these receipts are of leases that are open; `groups` as in NackWork.
+
+        Raises:
+            Moved: they may have left for another cell.
+        """
+        since = self.clock.now() - LATELY
+        keys = {(receipt.lease_id, receipt.token) for receipt in wanted}
+        query = "SELECT lease_id, token, group_id FROM lease WHERE lease_id"
+
+        def look(session: Session) -> bool:
+            found = session.fetch_in(query, sorted({own for own, _ in keys}))
+            if any((own, token) in keys and (groups is None or group in groups) for own, token, group in found):
+                return True
+            if moves.left_since(session, since):
+                raise Moved("lease of this receipt")
+            return False
+
+        return await self._read(look)
 
     async def look_at_groups(self, groups: Mapping[int, Collection[int]]) -> dict[int, GroupNews]:
         """Updates for consumers of some groups and topics; deleted groups are omitted."""
@@ -271,7 +293,7 @@ class Delivery(Access):
     ) -> list[_Outcome | BrokerError]:
         again = self._settle(session, work)
         now = self.clock.now()
-        if moves.left_since(session, now - LATELY):
+        if moves.left_since(session, now - LONGEST_IN_DOUBT):
             # A lease that is gone was settled by the COMMIT in doubt, or has moved to another cell as it was.
             return receipts.unless_gone(before, again)
         return receipts.still_true(before, again, now)

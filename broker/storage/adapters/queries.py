@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.domain.lease import LARGEST_RANGE
 from broker.storage.adapters.access import Access
 from broker.storage.delivery import delivery_events
-from broker.storage.delivery.dispatch import LARGEST_RANGE
 from broker.storage.log import message_queries
 
 if TYPE_CHECKING:

@@ -41,6 +41,8 @@ def begin_anew(session: Session, now: int, told_by: str) -> AfterRestore:
         now: the time (microseconds).
         told_by: the operator.
     """
+    # A broker that was not stopped may just store something: what it commits comes before the gap.
+    session.fetch("SELECT queue_id FROM queue ORDER BY queue_id" + session.dialect.for_update)
     first = _first_number(session, now)
     _leave_gaps(session, first)
     queues = session.run("UPDATE queue SET next_offset = ?", (first,))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.domain.lease import Lease
+from broker.domain.lease import LARGEST_RANGE, Lease
 from broker.storage.delivery import delivery_events, leases
 from broker.storage.delivery.backlog import Backlog, look, move_on, skip_expired
 from broker.storage.delivery.filter_results import Judged
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from broker.storage.delivery.handout import Budget, Handout
     from broker.storage.engine.statements import Answer, Statement
 
-LARGEST_RANGE = 1024
 _EXAMINED_PER_CLAIM = 16 * LARGEST_RANGE
 
 

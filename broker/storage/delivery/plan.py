@@ -111,7 +111,8 @@ def carry_out(
     move_on(backlog, plan.following)
     statements: list[Statement] = []
     if waiting:
-        statements += session.insertion("lease", leases.INSERT_COLUMNS, [leases.values(lease) for lease in waiting])
+        # Those who take one message at a time would split what is joined again.
+        statements += message_groups.queueing(session, waiting, joined=not item.one_by_one)
     before = len(statements)
     statements += [leases.insertion(lease) for lease in held]
     offsets = sorted(offset for lease in held for offset in lease.open_offsets())
@@ -123,11 +124,18 @@ def carry_out(
     topic, queue_no = handout.places[queue_id]
     found = {message.offset: message for message in log_messages(topic.name, queue_no, answers[-1].rows)}
     emptied = []
-    for lease, made in zip(held, answers[before:-1], strict=True):
-        messages = [found[offset] for offset in lease.open_offsets() if offset in found]
-        if messages:
-            handout.deliver(replace(lease, lease_id=made.last_id), messages, budget, claimed)
-        else:
-            # Retention has deleted messages since they were examined.
-            emptied.append(made.last_id)
-    session.delete_in("lease", "lease_id", emptied)
+    for planned, made in zip(held, answers[before:-1], strict=True):
+        lease = replace(planned, lease_id=made.last_id)
+        wanted = lease.open_offsets()
+        messages = [found[offset] for offset in wanted if offset in found]
+        # Retention may have deleted messages since they were examined.
+        if not messages:
+            emptied.append(lease)
+            continue
+        if len(messages) < len(wanted) and lease.message_group is not None:
+            # The group would wait for them.
+            lease = lease.move_out([offset for offset in wanted if offset not in found])
+            session.execute_all([leases.storing(lease)])
+        handout.deliver(lease, messages, budget, claimed)
+    if emptied:
+        handout.freed |= message_groups.end_leases(session, emptied, handout.now)

@@ -63,6 +63,8 @@ def _redeliver_one(handout: Handout, item: ClaimWork, lease: Lease, budget: Budg
     if not kept:
         handout.freed |= message_groups.end_leases(handout.session, [lease], handout.now)
         return
+    if lease.message_group is not None:
+        lease = _without_gone(lease, {each.offset for each in kept}, rest)
     taken = lease.take_over(owner=item.owner, token=leases.new_token(handout.now), until=handout.now + item.lease_time)
     if rest is not None:
         taken = _leave_rest(handout, lease, taken, rest)
@@ -72,6 +74,16 @@ def _redeliver_one(handout: Handout, item: ClaimWork, lease: Lease, budget: Budg
         made = handout.session.execute_all([leases.insertion(taken)])[0]
         taken = replace(taken, lease_id=made.last_id)
     handout.deliver(taken, kept, budget, claimed)
+
+
+def _without_gone(lease: Lease, kept: Collection[int], rest: int | None) -> Lease:
+    """A lease without what retention has deleted of the part before `rest`, which would keep the group waiting."""
+    gone = [offset for offset in lease.open_offsets() if offset not in kept and (rest is None or offset < rest)]
+    if not gone:
+        return lease
+    left = lease.move_out(gone)
+    # The attempts are those of the first one.
+    return left if left.first_unsettled == lease.first_unsettled else replace(left, attempt=0, last_error=None)
 
 
 def _leave_rest(handout: Handout, lease: Lease, taken: Lease, rest: int) -> Lease:

@@ -154,11 +154,12 @@ def _encode_delays(delays: tuple[int, ...]) -> str | None:
 def _must_find(session: Session, name: str) -> ConsumerGroup:
     group = find_group(session, name)
     if group is None:
-        raise _gone(name)
+        raise gone(name)
     return group
 
 
-def _gone(name: str) -> NotFound:
+def gone(name: str) -> NotFound:
+    """The error of a call for a group that is not there any more."""
     return NotFound(f"The group {name!r} was deleted.", reason="GROUP_NOT_FOUND", field="group")
 
 
@@ -198,7 +199,7 @@ def change(session: Session, group: ConsumerGroup, values: dict[str, Any]) -> Co
     query = f"UPDATE consumer_group SET {names}epoch = epoch + 1 WHERE group_id = ?"
     if not session.run(query, (*values.values(), group.group_id)):
         # There may be another one of this name by now.
-        raise _gone(group.name)
+        raise gone(group.name)
     return _must_find(session, group.name)
 
 
@@ -227,13 +228,30 @@ def join_as_member(session: Session, group: ConsumerGroup, client_id: str, now: 
 
 
 def delete_group(session: Session, group: ConsumerGroup) -> None:
-    """Deletes a consumer group with its members, progress and leases; retention deletes its dead letter topic."""
+    """Deletes a consumer group with its members, progress and leases; retention deletes its dead letter topic.
+
+    Raises:
+        NotFound: it was deleted already, or has left this cell.
+    """
     # First the group: joining locks it.
-    lock(session, [group.group_id])
+    if not lock(session, [group.group_id]):
+        raise gone(group.name)
     for member in members(session, group):
         _delete(session, member.group_id)
     session.run("DELETE FROM group_filter WHERE group_id = ?", (group.group_id,))
     _delete(session, group.group_id)
+
+
+def delete_again(session: Session, group: ConsumerGroup) -> None:
+    """Deletes a group after a COMMIT without an answer, which may have deleted it.
+
+    Raises:
+        Moved: it was not deleted, and has left this cell.
+    """
+    if has_group(session, group):
+        delete_group(session, group)
+    else:
+        refuse_what_left(session, Name(Placed.GROUP, group.name))
 
 
 def _delete(session: Session, group_id: int) -> None:

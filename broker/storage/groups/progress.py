@@ -94,14 +94,18 @@ def seek(
         offset: an offset, instead of `to`.
 
     Raises:
+        NotFound: the group or the topic was deleted, or has left this cell.
         Refused: the group never read the topic.
     """
     # First the groups: deriving a lease from another one locks the group, and a new member locks the parent.
-    groups.lock(session, [group.group_id])
+    if not groups.lock(session, [group.group_id]):
+        raise groups.gone(group.name)
     members = groups.members(session, group) or [group]
     groups.lock(session, [member.group_id for member in members])
     for queue_id in sorted(queue_ids):
-        row = session.fetch_one("SELECT min_offset, next_offset, topic_id FROM queue WHERE queue_id = ?", (queue_id,))
+        row = session.fetch_one(
+            "SELECT min_offset, next_offset, topic_id FROM queue WHERE queue_id = ? AND deleted_at IS NULL", (queue_id,)
+        )
         if row is None:
             raise NotFound("The topic was deleted a moment ago.", reason="TOPIC_NOT_FOUND", field="topic")
         target = _start(session, queue_id, to) if offset is None and to is not None else min(offset or 0, row[1])
@@ -248,7 +252,12 @@ def _describe(
         queue_ids,
     )
     places = {row[0]: directory.of_queue(session, row[0]) for row in found}
-    progress = _marks(session, group, [row[0] for row in found]) if group and found else {}
+    progress: dict[int, tuple[int, int, int]] = {}
+    if group and found:
+        progress = _marks(session, group, [row[0] for row in found])
+        # If the topic leaves for another cell meanwhile, so does its groups' progress: nothing is known of it then.
+        there = _existing(session, [row[0] for row in found])
+        found = [row for row in found if row[0] in there]
     states = []
     for queue_id, low, high, priority, stored_bytes in found:
         place = places[queue_id]
@@ -281,6 +290,11 @@ def _describe(
             )
         )
     return sorted(states, key=lambda state: (state.topic, state.queue_no))
+
+
+def _existing(session: Session, queue_ids: Sequence[int]) -> set[int]:
+    query = f"SELECT queue_id FROM queue WHERE deleted_at IS NULL AND queue_id IN ({marks(queue_ids)})"
+    return {row[0] for row in session.fetch(query, queue_ids)}
 
 
 def _marks(session: Session, group: ConsumerGroup, queue_ids: Sequence[int]) -> dict[int, tuple[int, int, int]]:

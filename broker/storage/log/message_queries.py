@@ -206,7 +206,7 @@ def _by_filter(session: Session, search: MessageSearch, wanted: Filter) -> Found
         if low < high and (left == 0 or steps.spent or examined >= EXAMINED_PER_CALL):
             page.following = (number, low)
             break
-        chosen, following = matching_rows(session, topic, number, low, high, Search(wanted, left, room, steps))
+        chosen, following, _ = matching_rows(session, topic, number, low, high, Search(wanted, left, room, steps))
         found = [rows.log_message(topic.name, number, row) for row in chosen]
         sizes = [0 if message.broken else message.size for message in found]
         if page.messages and found and sizes[0] > room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.errors import NotFound
 from broker.storage.engine.statements import marks
 
 if TYPE_CHECKING:
@@ -34,15 +35,24 @@ def offset_at(session: Session, queue_id: int, time: int, low: int, high: int) -
 
 
 def offsets_at(session: Session, topic: Topic, time: int) -> list[int]:
-    """For each queue of a topic the first offset that became visible at a time or later."""
-    bounds = {
-        row[0]: (row[1], row[2])
-        for row in session.fetch(
-            f"SELECT queue_id, min_offset, next_offset FROM queue WHERE queue_id IN ({marks(topic.queue_ids)})",
-            topic.queue_ids,
-        )
-    }
-    return [
-        offset_at(session, queue_id, time, *bounds[queue_id]) if queue_id in bounds else 0
-        for queue_id in topic.queue_ids
-    ]
+    """For each queue of a topic the first offset that became visible at a time or later.
+
+    Raises:
+        NotFound: the topic was deleted, or has left this cell.
+    """
+    bounds = _bounds(session, topic)
+    found = [offset_at(session, queue_id, time, *bounds[queue_id]) for queue_id in topic.queue_ids]
+    # What was deleted meanwhile with its topic has no time.
+    _bounds(session, topic)
+    return found
+
+
+def _bounds(session: Session, topic: Topic) -> dict[int, tuple[int, int]]:
+    found = session.fetch(
+        "SELECT queue_id, min_offset, next_offset FROM queue"
+        f" WHERE deleted_at IS NULL AND queue_id IN ({marks(topic.queue_ids)})",
+        topic.queue_ids,
+    )
+    if len(found) < len(topic.queue_ids):
+        raise NotFound(f"The topic {topic.name!r} was deleted.", reason="TOPIC_NOT_FOUND", field="topic")
+    return {queue_id: (low, high) for queue_id, low, high in found}

@@ -68,6 +68,20 @@ class _Room(NamedTuple):
     small_messages: int
 
 
+class Matching(NamedTuple):
+    """What was found with a filter.
+
+    Attributes:
+        rows: the rows that match.
+        following: where to continue.
+        is_whole: whether all messages before that were there: none was deleted meanwhile.
+    """
+
+    rows: Sequence[_Row]
+    following: int
+    is_whole: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """What is looked for with a filter.
@@ -127,15 +141,15 @@ def _read(
     form: _Form[_Messages],
 ) -> QueueSlice[_Messages]:
     queue_id = topic.queue_ids[queue_no]
-    bounds = session.fetch_one(_BOUNDS, (queue_id,))
-    if bounds is None:
-        raise _deleted(topic)
-    min_offset, max_offset, stored_bytes = bounds
+    min_offset, max_offset, stored_bytes = _bounds(session, topic, queue_id)
     gaps = topic.gaps_of(queue_id)
     first = gaps.resume(max(offset, min_offset))
     if wanted is not None:
         search = Search(wanted, room.messages, room.bytes)
-        found, following = matching_rows(session, topic, queue_no, first, max_offset, search)
+        found, following, is_whole = matching_rows(session, topic, queue_no, first, max_offset, search)
+        if not is_whole:
+            # What was not there was passed over: see below.
+            min_offset = _bounds(session, topic, queue_id)[0]
         whole = rows.unpacked(topic.name, queue_no, found)
         if len(whole) < len(found):
             following = found[len(whole)][0]
@@ -151,12 +165,25 @@ def _read(
     count = fitting(session, queue_id, first, min(waiting, room.messages), room.bytes)
     found = session.execute_all([range_of(queue_id, first, count)])[0].rows
     if len(found) < count:
-        # Retention has deleted messages meanwhile: the reader must detect that.
-        row = session.fetch_one("SELECT min_offset FROM queue WHERE queue_id = ?", (queue_id,))
-        min_offset = row[0] if row else max_offset
+        # Retention has deleted messages meanwhile: the reader must detect that. Or the topic was deleted, or has moved
+        # to another cell, where they are.
+        min_offset = _bounds(session, topic, queue_id)[0]
     whole = rows.unpacked(topic.name, queue_no, found)
     following = gaps.resume(first + count) if len(whole) == len(found) else found[len(whole)][0]
     return QueueSlice(form.made(topic.name, queue_no, whole), min_offset, max_offset, following)
+
+
+def _bounds(session: Session, topic: Topic, queue_id: int) -> tuple[int, int, int]:
+    """The first offset that a queue has kept, its end, and the bytes of its bodies.
+
+    Raises:
+        NotFound: the topic was deleted, or has left this cell.
+    """
+    row = session.fetch_one(_BOUNDS, (queue_id,))
+    if row is None:
+        raise _deleted(topic)
+    low, high, stored_bytes = row
+    return low, high, stored_bytes
 
 
 def _small_rows(
@@ -203,7 +230,7 @@ def _fitting(offsets: Sequence[int], sizes: Sequence[int], first: int, max_bytes
 
 def matching_rows(
     session: Session, topic: Topic, queue_no: int, first: int, max_offset: int, search: Search
-) -> tuple[Sequence[_Row], int]:
+) -> Matching:
     """The rows that match a filter, in [first, max_offset), and where to continue.
 
     How many messages are examined is bounded, so that a filter without matches, or a slow one, does not delay others
@@ -213,27 +240,29 @@ def matching_rows(
     wanted, limit, max_bytes, steps = search.wanted, search.limit, search.max_bytes, search.steps
     gaps = topic.gaps_of(queue_id)
     chosen: list[int] = []
-    size = examined = 0
+    size = examined = missing = 0
     following = first = gaps.resume(first)
     while following < max_offset and examined < EXAMINED_PER_CALL and len(chosen) < limit and not steps.spent:
         count = min(EXAMINED_AT_ONCE, gaps.run_end(following, max_offset) - following)
         found = session.execute_all([candidates_in(queue_id, following, count)])[0].rows
         following = gaps.resume(following + count)
         examined += count
+        missing += count - len(found)
         for candidate in candidates(topic.name, queue_no, found):
             if steps.spent:
-                return _rows_at(session, queue_id, chosen), candidate.offset
+                return _matching(session, queue_id, chosen, candidate.offset, missing)
             if not steps.judge(wanted, candidate):
                 continue
             size += candidate.size
             if chosen and (size > max_bytes or len(chosen) == limit):
-                return _rows_at(session, queue_id, chosen), candidate.offset
+                return _matching(session, queue_id, chosen, candidate.offset, missing)
             chosen.append(candidate.offset)
-    return _rows_at(session, queue_id, chosen), following
+    return _matching(session, queue_id, chosen, following, missing)
 
 
-def _rows_at(session: Session, queue_id: int, offsets: Sequence[int]) -> Sequence[_Row]:
-    return session.execute_all([messages_at(queue_id, offsets)])[0].rows if offsets else ()
+def _matching(session: Session, queue_id: int, offsets: Sequence[int], following: int, missing: int) -> Matching:
+    found = session.execute_all([messages_at(queue_id, offsets)])[0].rows if offsets else ()
+    return Matching(found, following, not missing and len(found) == len(offsets))
 
 
 def measure_queue(
@@ -245,10 +274,7 @@ def measure_queue(
         NotFound: The topic was deleted.
     """
     queue_id = topic.queue_ids[queue_no]
-    bounds = session.fetch_one(_BOUNDS, (queue_id,))
-    if bounds is None:
-        raise _deleted(topic)
-    min_offset, max_offset, _ = bounds
+    min_offset, max_offset, _ = _bounds(session, topic, queue_id)
     until = min(max_offset if end is None else end, max_offset)
     gaps = topic.gaps_of(queue_id)
     first = gaps.resume(max(offset, min_offset))

@@ -181,6 +181,21 @@ async def test_a_receipt_that_cannot_be_settled_just_now_is_sent_again_alone(
     assert len({request.request_id for request in session.of("ack")}) == 3
 
 
+async def test_what_took_effect_though_the_database_did_not_say_so_is_told_as_done(
+    stub: StubConsumeBroker, quick: RetryConfig
+) -> None:
+    """Only what was sent again: to another one of the request the first answer was that its lease is gone."""
+    stub.errors = {handle(0): [BUSY, GONE], handle(1): [GONE]}
+    async with AsyncConsumer(stub.endpoint, "g", "orders", retry=quick) as consumer:
+        session = await stub.session()
+        session.deliver(range(3))
+        messages = await consumer.receive(3)
+        acks = [asyncio.create_task(message.ack()) for message in messages[:2]]
+        results = await asyncio.gather(*acks, return_exceptions=True)
+        assert results[0] is None
+        assert isinstance(results[1], StaleReceipt)
+
+
 async def test_pending_acks_are_sent_again_on_the_next_stream(stub: StubConsumeBroker, quick: RetryConfig) -> None:
     stub.answering = False
     async with AsyncConsumer(stub.endpoint, "g", "orders", retry=quick) as consumer:
@@ -202,6 +217,44 @@ async def test_pending_acks_are_sent_again_on_the_next_stream(stub: StubConsumeB
         assert sorted(second.handles("ack")) == [handle(0), handle(1)]
         assert second.handles("nack") == [handle(2)]
         await messages[3].ack()
+
+
+@pytest.mark.parametrize("lease_duration", [0.05, 0.9])
+async def test_a_repeated_ack_under_a_lease_that_has_ended_is_not_told_as_done(
+    stub: StubConsumeBroker, quick: RetryConfig, lease_duration: float
+) -> None:
+    """It may have been divided among others, some of whom have the message still; by a broker's clock a bit before."""
+    stub.answering, stub.lease_duration = False, lease_duration
+    async with AsyncConsumer(stub.endpoint, "g", "orders", retry=quick) as consumer:
+        first = await stub.session()
+        first.deliver(range(2))
+        message, _ = await consumer.receive(2)
+        ack = asyncio.create_task(message.ack())
+        await stub.until(lambda: first.of("ack"))
+        await asyncio.sleep(0.1)
+        # The lease cannot be extended on the next stream either.
+        stub.errors = {handle(0): [GONE], handle(1): [GONE]}
+        stub.answering = True
+        first.end()
+        with pytest.raises(StaleReceipt):
+            await ack
+
+
+async def test_a_nack_that_had_succeeded_finds_another_token_when_it_is_repeated(
+    stub: StubConsumeBroker, quick: RetryConfig
+) -> None:
+    stub.answering = False
+    async with AsyncConsumer(stub.endpoint, "g", "orders", retry=quick) as consumer:
+        first = await stub.session()
+        first.deliver(range(2))
+        messages = await consumer.receive(2)
+        nack = asyncio.create_task(messages[0].nack())
+        await stub.until(lambda: first.of("nack"))
+        stub.errors = {handle(0): [STALE]}
+        stub.answering = True
+        first.end()
+        assert await nack is None
+        await messages[1].ack()
 
 
 async def test_large_batches_are_divided(stub: StubConsumeBroker) -> None:

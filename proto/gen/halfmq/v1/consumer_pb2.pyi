@@ -1060,7 +1060,7 @@ class QueueOffsetsRequest(_message.Message):
     topic: _builtins.str
     """Topic. It must exist."""
     consumer_group: _builtins.str
-    """A group whose progress to return; may be empty."""
+    """A group whose progress to return; may be empty. It is not created."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """A time whose offsets to return; may be unset."""

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.domain.lease import (
+    LARGEST_RANGE,
+    NEVER,
     Lease,
     Receipt,
     bits_of,
@@ -33,6 +35,15 @@ def test_settling() -> None:
     assert (list(lease.open_offsets()), lease.done, lease.moved) == ([10, 12], False, 0)
     assert lease.settle([10, 12]).done
     assert list(LEASE.open_offsets()) == [10, 11, 12, 13], "leases are values"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_joined_lease_is_no_longer_than_its_bitmap(count: int) -> None:
+    queued = replace(LEASE, attempt=0, available_at=NEVER, owner=None)
+    longest = queued.joined(replace(queued, first=queued.first + LARGEST_RANGE - count, count=count))
+    assert longest is not None
+    assert (longest.count, len(longest.open_offsets())) == (LARGEST_RANGE, queued.count + count)
+    assert queued.joined(replace(queued, first=queued.first + LARGEST_RANGE - count + 1, count=count)) is None
 
 
 def test_moving_out_marks_what_was_open_only() -> None:
