@@ -28,7 +28,8 @@ find_mysql() {
   server+=(--library-path "$(dirname "${server[0]}")" "$tree/usr/sbin/mysqld")
 }
 
-# Clients, which the tests of backups use: mariadb-dump, mariadb-binlog, mysqldump, mysqlbinlog, and mariadb and mysql.
+# Clients, which the tests of backups use: mariadb-dump, mariadb-binlog, mysqldump, mysqlbinlog, and mariadb and mysql. And
+# mysqlrouter, a proxy.
 run_program() { # its name, and its arguments
   local program=$1 tree=$cache/mysql-root server=()
   shift
@@ -37,23 +38,35 @@ run_program() { # its name, and its arguments
     exec "$program" "$@"
   fi
   find_mysql
-  [ ${#server[@]} -gt 1 ] || exec "$program" "$@" # a server of the machine's own, which has its clients beside it
-  need_mysql_clients
+  [ ${#server[@]} -gt 1 ] || exec "$program" "$@" # a server of the machine's own, and its programs
+  if [ "$program" = mysqlrouter ]; then
+    need_in_mysql_tree mysqlrouter mysql-router
+    # It would look for its libraries and plugins where they are when it is installed.
+    server[2]+=:$tree/usr/lib/mysql-router
+    set -- --DEFAULT.plugin_folder="$tree/usr/lib/mysqlrouter/plugin" "$@"
+  else
+    need_mysql_clients
+  fi
   exec "${server[@]:0:3}" "$tree/usr/bin/$program" "$@"
 }
 
-# In a tree that was unpacked without them. A list that is too old for apt is good enough to install from.
-need_mysql_clients() {
+need_mysql_clients() { need_in_mysql_tree mysqldump mysql-client-core; }
+
+# In a tree that was unpacked without it. A list that is too old for apt is good enough to install from.
+need_in_mysql_tree() { # program, package
   local tree=$cache/mysql-root
-  [ -x "$tree/usr/bin/mysqldump" ] || (lock 8 "$cache/mysql-root.lock"; [ -x "$tree/usr/bin/mysqldump" ] || add_mysql_clients)
+  [ -x "$tree/usr/bin/$1" ] || (lock 8 "$cache/mysql-root.lock"; [ -x "$tree/usr/bin/$1" ] || add_to_mysql_tree "$2")
 }
 
-add_mysql_clients() {
-  need_root mysql-client-core
+add_to_mysql_tree() { # package
+  need_root "$1"
   local get=("${as_root[@]}" chroot "$tree" apt-get -qq -o Acquire::Check-Valid-Until=false)
   mkdir -p "$dir"
+  # One that was ended before may have left packages half installed.
+  quietly "${as_root[@]}" chroot "$tree" dpkg --configure -a
   quietly "${get[@]}" update
-  quietly env DEBIAN_FRONTEND=noninteractive "${get[@]}" install --yes --no-install-recommends mysql-client-core
+  quietly env DEBIAN_FRONTEND=noninteractive "${get[@]}" install --yes --no-install-recommends "$1"
+  forget_packages "$tree"
 }
 
 find_postgresql() {
@@ -79,9 +92,11 @@ unpack_mysql() {
   local partial=$1.partial
   "${as_root[@]}" rm -rf "$partial"
   quietly "${as_root[@]}" debootstrap --variant=minbase --include=mysql-server-core,mysql-client-core sid "$partial"
-  "${as_root[@]}" rm -rf "$partial"/var/cache/apt/archives "$partial"/var/lib/apt/lists
+  forget_packages "$partial"
   "${as_root[@]}" mv "$partial" "$1"
 }
+
+forget_packages() { "${as_root[@]}" rm -rf "$1"/var/cache/apt/{archives,*.bin} "$1"/var/lib/apt/lists; } # tree
 
 # --- data directories and servers of MariaDB and MySQL --------------------------------------------------------------
 

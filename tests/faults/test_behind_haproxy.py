@@ -8,11 +8,11 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Self
 
-import grpc
 import pytest
 from pymysql.err import OperationalError
 
-from faults.client import Client, code_of, message, new_id
+from faults.client import Client
+from faults.one_address import await_server, send, server_of
 from support.brokers import BrokerProcess
 from support.clusters import PrivateCluster
 from support.databases import connect, in_ci
@@ -91,35 +91,3 @@ def await_first_checks(database: str, number: int) -> None:
         except OperationalError:
             here = 0
         time.sleep(0.1)
-
-
-def await_server(database: str, number: int) -> None:
-    """Waits until the proxy leads to this server."""
-    until = time.monotonic() + 30
-    while server_of(database) != number:
-        assert time.monotonic() < until, f"the proxy does not lead to server {number}"
-        time.sleep(0.1)
-
-
-def server_of(database: str) -> int:
-    """The number of the server that the proxy leads to."""
-    with connect(database) as own, own.cursor() as cursor:
-        cursor.execute("SELECT @@server_id")
-        ((number,),) = cursor.fetchall()
-        return int(number)
-
-
-def send(client: Client, topic: str) -> bytes:
-    """Sends a message, repeated until it is acknowledged; its body."""
-    body = new_id().encode()
-    sending = message(topic, body, message_id=new_id())
-    until = time.monotonic() + 60
-    while True:
-        try:
-            client.send(sending)
-        except grpc.RpcError as error:
-            if code_of(error) is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
-                raise
-            time.sleep(0.1)
-        else:
-            return body

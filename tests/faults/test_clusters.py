@@ -1,8 +1,7 @@
 """Clusters of databases: what brokers ask of them, and what they keep when members are killed, frozen and cut off.
 
-HALFMQ_CLUSTER_CYCLES is the number of cycles under load, over all kinds of clusters (3, on those with three members;
-the full campaign is 200), HALFMQ_FAULT_SEED is the seed of the first one. HALFMQ_FAULT_FIGURES names a file for a line
-of JSON of each cycle.
+HALFMQ_CLUSTER_CYCLES is the number of cycles under load, over all kinds of clusters (6; the full campaign is 200),
+HALFMQ_FAULT_SEED is the seed of the first one. HALFMQ_FAULT_FIGURES names a file for a line of JSON of each cycle.
 """
 
 from __future__ import annotations
@@ -31,21 +30,25 @@ from support.databases import connect
 from support.serving import run_serve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 CYCLES = int(os.environ.get("HALFMQ_CLUSTER_CYCLES") or 0)
 SEED = int(os.environ.get("HALFMQ_FAULT_SEED") or random.randrange(1 << 30))
 SHARE = -(-CYCLES // len(CLUSTER_KINDS))
 # Little, so that clients see what happens.
 BROKER = {**CHECKS, "reconnect_timeout": 2, "answer_timeout": 8}
-SHORT: dict[ClusterKind, list[int]] = {"mysql-cluster": [0], "mariadb-cluster": [1, 11]}
+SHORT: dict[ClusterKind, list[int]] = {
+    "mysql-cluster": [0, 10],
+    "mariadb-cluster": [1, 11],
+    "mysql-pair": [1],
+    "mariadb-pair": [0],
+}
 """Seeds of a short run: the trouble that each engine is there for, and one that takes its quorum."""
-KINDS = CLUSTER_KINDS if CYCLES else tuple(SHORT)
 
 pytestmark = pytest.mark.timeout(600 + 240 * SHARE)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=CLUSTER_KINDS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCluster]:
     with PrivateCluster(request.param, tmp_path_factory.mktemp("cluster")) as started:
         yield started
@@ -128,10 +131,23 @@ SETTINGS = [
         "pc.ignore_sb is set",
     ),
     Setting(
+        "mariadb-cluster",
+        "SET GLOBAL wsrep_provider_options = 'pc.ignore_quorum=true'",
+        "SET GLOBAL wsrep_provider_options = 'pc.ignore_quorum=false'",
+        "pc.ignore_quorum is set",
+    ),
+    Setting(
         "mysql-pair",
         "SET GLOBAL rpl_semi_sync_source_timeout = 10000",
         "SET GLOBAL rpl_semi_sync_source_timeout = 100000000000",
         "rpl_semi_sync_source_timeout is 10000 ms",
+        refused=False,
+    ),
+    Setting(
+        "mysql-pair",
+        "SET GLOBAL rpl_semi_sync_source_wait_no_replica = OFF",
+        "SET GLOBAL rpl_semi_sync_source_wait_no_replica = ON",
+        "rpl_semi_sync_source_wait_no_replica is off",
         refused=False,
     ),
     Setting(
@@ -141,28 +157,106 @@ SETTINGS = [
         "rpl_semi_sync_master_wait_point is AFTER_COMMIT",
         refused=False,
     ),
+    Setting(
+        "mariadb-pair",
+        "SET GLOBAL rpl_semi_sync_master_wait_no_slave = OFF",
+        "SET GLOBAL rpl_semi_sync_master_wait_no_slave = ON",
+        "rpl_semi_sync_master_wait_no_slave is off",
+        refused=False,
+    ),
 ]
 
 
+def settings_of(cluster: PrivateCluster) -> list[Setting]:
+    return [each for each in SETTINGS if each.on == cluster.kind]
+
+
+def other_member(cluster: PrivateCluster, database: str) -> int:
+    """One that brokers do not write to."""
+    return next(member for member in cluster.members if member != primary_of(cluster, database))
+
+
 @contextmanager
-def on_all(cluster: PrivateCluster, setting: Setting) -> Iterator[None]:
-    for member in cluster.members:
+def set_on(cluster: PrivateCluster, setting: Setting, members: Iterable[int]) -> Iterator[None]:
+    for member in members:
         run_on(cluster, member, setting.broken)
     try:
         yield
     finally:
-        for member in cluster.members:
+        for member in members:
             run_on(cluster, member, setting.mended)
 
 
 def test_a_setting_that_breaks_the_promise_is_refused_or_warned_of(cluster: PrivateCluster, database: str) -> None:
-    (setting,) = [each for each in SETTINGS if each.on == cluster.kind]
-    with on_all(cluster, setting):
-        if setting.refused:
-            run_serve(HALFMQ_DATABASE=database).names("database", setting.words)
+    for setting in settings_of(cluster):
+        with set_on(cluster, setting, cluster.members):
+            if setting.refused:
+                run_serve(HALFMQ_DATABASE=database).names("database", setting.words)
+            else:
+                with BrokerProcess(database) as broker:
+                    broker.await_log("database setting:", setting.words)
+
+
+def test_a_pair_that_is_not_semi_synchronous_is_warned_of(cluster: PrivateCluster, database: str) -> None:
+    if not cluster.kind.endswith("pair"):
+        return
+    source = cluster.primary
+    setting = f"rpl_semi_sync_{'source' if cluster.kind == 'mysql-pair' else 'master'}_enabled"
+    run_on(cluster, source, f"SET GLOBAL {setting} = OFF")
+    try:
+        with BrokerProcess(database) as broker:
+            broker.await_log("database setting:", "replication between them is asynchronous")
+    finally:
+        run_on(cluster, source, f"SET GLOBAL {setting} = ON")
+
+
+def test_a_group_with_several_primaries_is_refused(cluster: PrivateCluster, database: str) -> None:
+    if cluster.kind != "mysql-cluster":
+        return
+    primary = cluster.primary
+    run_on(cluster, primary, "SELECT group_replication_switch_to_multi_primary_mode()")
+    try:
+        run_serve(HALFMQ_DATABASE=database).names("database", "the group has several primaries")
+    finally:
+        run_on(cluster, primary, "SELECT group_replication_switch_to_single_primary_mode(@@server_uuid)")
+
+
+def test_a_setting_of_another_server_is_warned_of_and_told_when_that_is_the_primary(
+    cluster: PrivateCluster, database: str
+) -> None:
+    setting = settings_of(cluster)[0]
+    with BrokerProcess(database):
+        # On Galera brokers choose the writer.
+        other = other_member(cluster, database)
+    address = cluster.url_of(other).rpartition("@")[2].partition("/")[0]
+    with set_on(cluster, setting, [other]), BrokerProcess(database) as broker:
+        broker.await_log("database setting:", f"{address}, if it becomes the primary:", setting.words)
+        done = run("doctor", "--only", "settings", variables={"HALFMQ_DATABASE": database})
+        assert f"{address}, if it becomes the primary: {setting.words}" in done.stdout
+        if cluster.kind == "mysql-cluster":
+            cluster.promote(other)
+        elif cluster.kind == "mariadb-cluster":
+            move_writer(cluster, other)
         else:
-            with BrokerProcess(database) as broker:
-                broker.await_log("database setting:", setting.words)
+            return
+        broker.await_log("[error", f"the primary {address} would be refused at a start: {setting.words}")
+
+
+def test_settings_behind_one_address_are_looked_at_when_it_accepts_writes_again(
+    cluster: PrivateCluster, database: str
+) -> None:
+    if not cluster.kind.endswith("pair"):
+        return
+    setting = settings_of(cluster)[0]
+    own = primary_of(cluster, database)
+    url = cluster.url_of(own)
+    address = url.rpartition("@")[2].partition("/")[0]
+    with BrokerProcess(url) as broker:
+        cluster.promote(other_member(cluster, database))
+        broker.await_log("accepts no writes")
+        with set_on(cluster, setting, [own]):
+            cluster.promote(own)
+            broker.await_log(f"the primary {address}: {setting.words}")
 
 
 def test_a_user_who_may_not_see_the_group_is_refused(cluster: PrivateCluster, database: str) -> None:
@@ -191,18 +285,13 @@ def test_a_user_who_may_not_see_the_group_is_refused(cluster: PrivateCluster, da
 SENDS = 60
 
 
-def other_node(cluster: PrivateCluster, database: str) -> int:
-    """A node that brokers do not write to."""
-    return next(member for member in cluster.members if member != primary_of(cluster, database))
-
-
 def test_a_commit_that_the_cluster_refuses_is_repeated(cluster: PrivateCluster, database: str) -> None:
     """Another node changes the same rows all the time: COMMITs of the broker end with 1213, and none of them fails."""
     if cluster.kind != "mariadb-cluster":
         return
     with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
         topic = client.make_topic()
-        node, ended = other_node(cluster, database), threading.Event()
+        node, ended = other_member(cluster, database), threading.Event()
 
         def change() -> None:
             with connect(cluster.url_of(node), autocommit=True) as own, own.cursor() as cursor:
@@ -241,7 +330,7 @@ def test_a_broker_whose_node_is_the_writer_no_more_writes_nothing_there(cluster:
     with BrokerProcess(database) as broker, Client(broker.endpoint) as client:
         topic = client.make_topic()
         client.send(message(topic, "before"))
-        former, node = primary_of(cluster, database), other_node(cluster, database)
+        former, node = primary_of(cluster, database), other_member(cluster, database)
         os.kill(broker.process.pid, signal.SIGSTOP)
         run_on(
             cluster,

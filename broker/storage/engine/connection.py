@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 from broker.errors import ConfigurationError
 from broker.ports.observer import NO_OBSERVER
 from broker.storage.engine.availability import Availability
-from broker.storage.engine.cluster.addresses import addresses_of, read_url, shown
+from broker.storage.engine.cluster.addresses import WrongAddresses, addresses_of, read_url, shown
 from broker.storage.engine.cluster.primary import ANSWER_WITHIN, PAUSE, NoPrimary, PrimaryFinder
 from broker.storage.engine.cluster.probe import ServerProbe
 from broker.storage.engine.cluster.role import Kind
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from broker.storage.engine.cluster.addresses import Address
     from broker.storage.engine.cluster.primary import Answer
     from broker.storage.engine.dialects.base import Dialect
+
+logger = logging.getLogger("halfmq.storage")
 
 LOGIN_TIMEOUT = 10.0
 """Seconds to wait for each answer of a server that accepted a connection, until its session is ready."""
@@ -61,8 +65,9 @@ def parse_url(text: str) -> URL:
     )
     try:
         url = read_url(text)
-    except (ArgumentError, ValueError):
-        raise ConfigurationError(f"The database URL cannot be read; {examples}.", field="database") from None
+    except (ArgumentError, ValueError) as error:
+        why = f": {error}" if isinstance(error, WrongAddresses) else ""
+        raise ConfigurationError(f"The database URL cannot be read{why}; {examples}.", field="database") from None
     backend = url.get_backend_name()
     if backend not in DIALECTS:
         raise ConfigurationError(f"The database {backend!r} is not supported; {examples}.", field="database")
@@ -127,6 +132,8 @@ class Database:
         self._identity: object = None
         self.interrupted: list[Callable[[], None]] = []
         self.survives = ""
+        self._check: Callable[[Address, Any], None] | None = None
+        self._to_check: Address | None = None
         self._connecting = threading.local()
         # Of the pool: a discarded session's is replaced.
         self._generation = 0
@@ -278,6 +285,34 @@ class Database:
         """Asks the servers which one accepts writes; connections to a former primary are cut."""
         if self._primary is not None:
             self._primary.look()
+            if self._primary.is_writable:
+                self._check_primary()
+
+    def check_later(self, check: Callable[[Address, Any], None]) -> None:
+        """Has each primary after the present one checked, when it was found; see `look_for_primary`.
+
+        Args:
+            check: takes its address, and a connection of the driver. Repeated at the next look if it raises.
+        """
+        self._to_check, self._check = None, check
+
+    def _check_primary(self) -> None:
+        address = self._to_check
+        if address is None or self._check is None:
+            return
+        try:
+            with closing(self.ask(address)) as connection:
+                self._check(address, connection)
+        except Exception:
+            logger.debug("the primary was not checked", exc_info=True)
+            return
+        if self._to_check == address:
+            self._to_check = None
+
+    def ask(self, address: Address) -> Any:
+        """A connection of the driver to one of the servers, with short timeouts."""
+        asking = replace(self.target, hold_limit=0, answer_timeout=ANSWER_WITHIN, address=address)
+        return self.dialect.connect(asking, ANSWER_WITHIN)
 
     @property
     def servers(self) -> Sequence[Answer]:
@@ -285,14 +320,9 @@ class Database:
         return () if self._primary is None else self._primary.answers
 
     def _primary_finder(self, only_looks: bool) -> PrimaryFinder:
-        asking = replace(self.target, hold_limit=0, answer_timeout=ANSWER_WITHIN)
         addresses = addresses_of(self.url)
-
-        def connect(address: Address) -> Any:
-            return self.dialect.connect(replace(asking, address=address), ANSWER_WITHIN)
-
         return PrimaryFinder(
-            [ServerProbe(address, connect, self._writer_table, only_looks=only_looks) for address in addresses],
+            [ServerProbe(address, self.ask, self._writer_table, only_looks=only_looks) for address in addresses],
             self._follow,
             kind=self.dialect.kind,
             trusted=len(addresses) == 1 and self.dialect.kind is not Kind.GALERA,
@@ -301,6 +331,8 @@ class Database:
     def _follow(self, address: Address | None) -> None:
         """Cuts connections to servers that are not the primary: what waits there would wait in vain."""
         self._drop_idle()
+        trusted = self._primary is not None and self._primary.trusted
+        self._to_check = addresses_of(self.url)[0] if trusted else address
         with self._opening:
             self._primary_changes += 1
             former = [each for each in self._open if address is None or each.halfmq_address != address]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from faults.client import Client
+from faults.client import UNAVAILABLE, Client
 from faults.clusters.epochs import Epochs
 from faults.clusters.troubles import Trouble, trouble_of
 from faults.history import judge
@@ -21,7 +21,9 @@ from faults.load import Load
 from support.databases import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+
+    import grpc
 
     from faults.history import History
     from support.brokers import BrokerProcess
@@ -33,6 +35,8 @@ TASKS = 3
 RIVALS = 0.1
 RECOVERY = 120.0
 LOOK_EVERY = 0.05
+NOTICED = 13.0
+"""Seconds after which each kind of cluster has told its brokers that it has no quorum, and those their clients."""
 
 
 def run_cycle(cluster: PrivateCluster, database: str, brokers: Sequence[BrokerProcess], seed: int) -> list[str]:
@@ -51,8 +55,11 @@ def run_cycle(cluster: PrivateCluster, database: str, brokers: Sequence[BrokerPr
             trouble.begin(cluster, victims)
             if trouble.who == "the primary" and cluster.kind.endswith("pair"):
                 cluster.promote(3 - primary)
+            began = load.history.moment()
+            load.codes.clear()
             time.sleep(trouble.lasts)
-            went_on = load.history.acknowledged
+            went_on, codes = load.history.acknowledged, set(load.codes)
+            stored = load.history.stored_since(began)
             trouble.end(cluster, victims)
             load.history.await_commits(COMMITS_AFTER, timeout=RECOVERY)
         # The next cycle begins with all members.
@@ -65,11 +72,25 @@ def run_cycle(cluster: PrivateCluster, database: str, brokers: Sequence[BrokerPr
         for broker in brokers:
             print(*(line for line in broker.lines if "halfmq.storage" in line), sep="\n", file=sys.stderr)
         raise
+    if trouble.who == "the majority":
+        wrong += without_quorum(trouble, stored, codes)
     for number, broker in enumerate(brokers):
         wrong += [f"broker {number}: {line}" for line in broker.lines if "[error" in line]
         if broker.process.poll() is not None:
             wrong.append(f"broker {number} ended by itself: {broker.process.returncode}")
     _tell(cluster, seed, trouble, load.history, went_on, epochs.committed, paused, engine, wrong)
+    return wrong
+
+
+def without_quorum(trouble: Trouble, stored: int, codes: Collection[grpc.StatusCode]) -> list[str]:
+    """What must not be while the majority is away.
+
+    Where servers say that they have none, or refuse connections, clients are told so, once the servers know it; one
+    that says nothing is waited for, longer than they wait.
+    """
+    wrong = [f"{stored} calls were made without a quorum, and acknowledged"] if stored else []
+    if trouble.how in {"killed", "cut off"} and trouble.lasts > NOTICED and UNAVAILABLE not in codes:
+        wrong.append(f"without a quorum clients were told {sorted(code.name for code in codes)}, and not UNAVAILABLE")
     return wrong
 
 

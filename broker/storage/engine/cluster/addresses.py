@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 from sqlalchemy.engine import make_url
 
@@ -17,6 +18,10 @@ HOSTS = "host"
 _AUTHORITY = re.compile(r"(?P<before>[\w+]+://(?:[^:/]*(?::[^@]*)?@)?)(?P<hosts>[^/?]*)(?P<after>.*)", re.DOTALL)
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d{1,5}))?")
 _IN_PLACE = "hosts.invalid"
+
+
+class WrongAddresses(ValueError):
+    """The servers of a URL cannot be read; the text tells why, and has nothing of a password."""
 
 
 class Address(NamedTuple):
@@ -34,11 +39,11 @@ def read_address(text: str) -> Address:
     """An address.
 
     Raises:
-        ValueError: it is none.
+        WrongAddresses: it is none.
     """
-    found = _ADDRESS.fullmatch(text.strip())
+    found = _ADDRESS.fullmatch(unquote(text).strip())
     if found is None or not 0 < int(found["port"] or DEFAULT_PORT) < 1 << 16:
-        raise ValueError(f"{text!r} is no address: host:port")
+        raise WrongAddresses(f"{text!r} is no host:port")
     return Address(found["ipv6"] or found["host"], int(found["port"] or DEFAULT_PORT))
 
 
@@ -46,19 +51,22 @@ def read_url(text: str) -> URL:
     """A URL of one server or of several, separated by commas; the first one is also its host and port.
 
     Raises:
-        ArgumentError, ValueError: not a URL, or an address that cannot be read.
+        ArgumentError, ValueError: not a URL.
+        WrongAddresses: an address that cannot be read, or twice the same one.
     """
     found = _AUTHORITY.fullmatch(text)
     if found is None or "," not in found["hosts"]:
         url = make_url(text)
     else:
+        if "@" in found["hosts"]:
+            raise WrongAddresses("write an @ in the user's name or password as %40")
         url = make_url(f"{found['before']}{_IN_PLACE}{found['after']}")
         url = url.update_query_dict({HOSTS: tuple(found["hosts"].split(","))})
     if HOSTS not in url.query:
         return url
     addresses = addresses_of(url)
     if len({(address.host.lower(), address.port) for address in addresses}) < len(addresses):
-        raise ValueError("a server is named twice")
+        raise WrongAddresses("a server is named twice")
     return url.set(host=addresses[0].host, port=addresses[0].port)
 
 

@@ -10,7 +10,14 @@ from broker.storage.engine.cluster.role import Kind, Role, statuses, variables
 from broker.storage.engine.unsuitable import Unsuitable
 
 _USABLE = {"Synced", "Donor/Desynced"}
-_STATUS = ("wsrep_ready", "wsrep_cluster_status", "wsrep_local_state_comment", "wsrep_gcomm_uuid")
+_STATUS = (
+    "wsrep_ready",
+    "wsrep_cluster_status",
+    "wsrep_local_state_comment",
+    "wsrep_gcomm_uuid",
+    "wsrep_cluster_state_uuid",
+    "wsrep_cluster_conf_id",
+)
 
 
 def role_in_cluster(connection: Any, table: str) -> Role:
@@ -22,13 +29,14 @@ def role_in_cluster(connection: Any, table: str) -> Role:
     if state not in _USABLE or found.get("wsrep_ready") != "ON":
         return Role(Kind.GALERA, writable=False, reason=f"not ready: {state}")
     node = found["wsrep_gcomm_uuid"]
+    cluster = (found.get("wsrep_cluster_state_uuid", ""), int(found.get("wsrep_cluster_conf_id") or 0))
     found_writer = writer(connection, table)
     if found_writer is None:
         # Before the first migration any node is as good.
-        return Role(Kind.GALERA, writable=True, node=node)
+        return Role(Kind.GALERA, writable=True, node=node, cluster=cluster)
     name, uses = found_writer
     reason = "" if node_of(name) == node else "brokers write to another node" if name else "no node is the writer yet"
-    return Role(Kind.GALERA, writable=not reason, reason=reason, node=node, writer=name, beats=uses)
+    return Role(Kind.GALERA, not reason, reason, node=node, writer=name, beats=uses, cluster=cluster)
 
 
 def promise_of_galera(connection: Any) -> Promise:
@@ -42,8 +50,9 @@ def promise_of_galera(connection: Any) -> Promise:
     options = {name.strip(): value.strip() for name, value in options.items()}
     members = int(found.get("wsrep_cluster_size") or 0)
     promise = Promise(
-        f"the loss of {(members - 1) // 2} of {members} nodes of the Galera cluster, for all of them have received it"
-        " before it is acknowledged; if all lose power at once, what this node has written to its disk"
+        f"the loss of {(members - 1) // 2} of {members} nodes of the Galera cluster, for all of them have received and"
+        " certified it before it is acknowledged, and on another node brokers read after it (wsrep_sync_wait); if all"
+        " lose power at once, what this node has written to its disk"
     )
     for name, meaning in (
         ("pc.ignore_quorum", "a part of the cluster goes on without a majority"),

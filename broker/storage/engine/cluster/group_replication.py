@@ -65,9 +65,11 @@ def promise_of_group(connection: Any) -> Promise:
         if error.args[:1] not in _DENIED:
             raise
         return Promise("what is not known", [HIDDEN])
+    consistency = settings.get("group_replication_consistency", "unknown")
     promise = Promise(
         f"the loss of {(members - 1) // 2} of {members} servers of the group, for a majority has received it before it"
-        " is acknowledged; if all lose power at once, what the primary has written to its disk"
+        f" is acknowledged (group_replication_consistency is {consistency}); if all lose power at once, what the"
+        " primary has written to its disk"
     )
     if not is_on(settings.get("group_replication_single_primary_mode")):
         promise.unsafe.append(
@@ -77,7 +79,7 @@ def promise_of_group(connection: Any) -> Promise:
                 "switch to one (SELECT group_replication_switch_to_single_primary_mode())",
             )
         )
-    if settings.get("group_replication_consistency") == "EVENTUAL":
+    if consistency == "EVENTUAL":
         promise.unsafe.append(
             Unsuitable(
                 "group_replication_consistency is EVENTUAL: a new primary answers before it has applied what was"

@@ -16,6 +16,7 @@ LONG = 86_400_000
 _OFF = {"0", "OFF"}
 _SEMISYNC = {
     "enabled": ("rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"),
+    "answers": ("rpl_semi_sync_replica_enabled", "rpl_semi_sync_slave_enabled"),
     "point": ("rpl_semi_sync_source_wait_point", "rpl_semi_sync_master_wait_point"),
     "timeout": ("rpl_semi_sync_source_timeout", "rpl_semi_sync_master_timeout"),
     "keeps_waiting": ("rpl_semi_sync_source_wait_no_replica", "rpl_semi_sync_master_wait_no_slave"),
@@ -44,9 +45,15 @@ def _ignores_read_only(connection: Any) -> bool:
     return bool(rows(connection, f"{privileges} AND grantee = {grantee}"))
 
 
-def promise_of_replicas(connection: Any, servers: int) -> Promise:
-    """What replicas keep, and the settings that would break it; `servers`: how many the URL names."""
-    promise = _promise_of_replicas(connection, servers)
+def promise_of_replicas(connection: Any, servers: int, *, primary: bool = True) -> Promise:
+    """What replicas keep, and the settings that would break it.
+
+    Args:
+        connection: of the driver.
+        servers: how many the URL names.
+        primary: whether it is the source; a replica is asked for what would hold if it was.
+    """
+    promise = _promise_of_replicas(connection, servers, primary)
     if servers > 1 and _ignores_read_only(connection):
         promise.warnings.append(
             Unsuitable(
@@ -58,12 +65,13 @@ def promise_of_replicas(connection: Any, servers: int) -> Promise:
     return promise
 
 
-def _promise_of_replicas(connection: Any, servers: int) -> Promise:
+def _promise_of_replicas(connection: Any, servers: int, primary: bool) -> Promise:
     names = [name for pair in _SEMISYNC.values() for name in pair]
     found = variables(connection, *names)
     given = {key: next((found[name] for name in pair if name in found), "") for key, pair in _SEMISYNC.items()}
     named = {key: next((name for name in pair if name in found), pair[0]) for key, pair in _SEMISYNC.items()}
-    if not is_on(given["enabled"]):
+    # A replica must not wait for one of its own. Whoever makes it the source has it do so.
+    if not is_on(given["enabled"]) and (primary or not is_on(given["answers"])):
         promise = Promise(_ON_THIS_SERVER)
         if servers > 1:
             promise.warnings.append(
@@ -74,8 +82,12 @@ def _promise_of_replicas(connection: Any, servers: int) -> Promise:
                 )
             )
         return promise
-    status = next(iter(statuses(connection, *_SEMISYNC_STATUS).values()), "")
-    promise = Promise("the loss of this server, for a replica has it in its relay log before it is acknowledged")
+    # A replica's is off: it is that of a source.
+    status = "ON" if not primary else next(iter(statuses(connection, *_SEMISYNC_STATUS).values()), "")
+    promise = Promise(
+        "the loss of this server, for a replica has it in its relay log before it is acknowledged"
+        f" ({named['point']} is {given['point']}; a commit waits {given['timeout']} ms for that)"
+    )
     promise.warnings += [each for look in _LOOKS if (each := look(given, named, status)) is not None]
     return promise
 

@@ -33,6 +33,8 @@ class Role:
         writer: Galera: the name of the node that halfmq's brokers write to, see galera_writer, as this server has it;
             empty: none yet.
         beats: Galera: how often brokers reported that they use the writer, as this server has it.
+        cluster: Galera: which cluster it is, and how many changes of its members there were. Nodes that are in it
+            together tell the same, but for the moment of a change.
     """
 
     kind: Kind
@@ -42,6 +44,7 @@ class Role:
     node: str = ""
     writer: str = ""
     beats: int = 0
+    cluster: tuple[str, int] = ("", 0)
 
 
 def rows(connection: Any, sql: str, values: Sequence[Any] | None = None) -> Sequence[tuple[Any, ...]]:

@@ -36,8 +36,19 @@ def role_of(connection: Any, kind: Kind, writer_table: str) -> Role:
     return role_in_group(connection) if kind is Kind.GROUP else role_by_settings(connection)
 
 
-def promise_of(connection: Any, kind: Kind, servers: int) -> Promise:
-    """What an acknowledged commit survives; `servers`: how many the URL names."""
+def promise_of(connection: Any, kind: Kind, servers: int, *, primary: bool = True) -> Promise:
+    """What an acknowledged commit survives.
+
+    Args:
+        connection: of the driver, to one of the servers.
+        kind: of their cluster.
+        servers: how many the URL names.
+        primary: whether it is the primary; otherwise what it would keep if it was.
+    """
     if kind is Kind.GALERA:
         return promise_of_galera(connection)
-    return promise_of_group(connection) if kind is Kind.GROUP else promise_of_replicas(connection, servers)
+    return (
+        promise_of_group(connection)
+        if kind is Kind.GROUP
+        else promise_of_replicas(connection, servers, primary=primary)
+    )

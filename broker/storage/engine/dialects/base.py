@@ -285,6 +285,17 @@ class Dialect(ABC):
         del session, target, version, largest_body
         return Promise("a crash of this process and of the machine, but not the loss of the disk")
 
+    def check_server(self, connection: Any, target: Target, largest_body: int, *, primary: bool = True) -> Promise:
+        """As `check`, of one of several servers.
+
+        Args:
+            connection: of the driver, to that server.
+            target: the database.
+            largest_body: bytes of the largest allowed body.
+            primary: whether it is the primary now.
+        """
+        raise NotImplementedError
+
     def is_volatile(self, target: Target) -> bool:
         """Whether the data exists only while a connection is open."""
         del target

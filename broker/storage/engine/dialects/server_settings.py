@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
+from broker.storage.engine.cluster.role import rows
 from broker.storage.engine.unsuitable import Unsuitable
-
-if TYPE_CHECKING:
-    from broker.storage.engine.dialects.base import Session
 
 SMALLEST_PACKET = 16 * 1024 * 1024
 """Bytes; statements grow to 12 MiB."""
 BESIDE_A_BODY = 1024 * 1024
 
 
-def unsafe_settings(session: Session, largest_body: int) -> tuple[list[Unsuitable], list[Unsuitable]]:
-    """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended."""
-    flush, log_bin, sync_binlog, packet, doublewrite = session.fetch(
+def unsafe_settings(connection: Any, largest_body: int) -> tuple[list[Unsuitable], list[Unsuitable]]:
+    """Settings under which acknowledged commits could be lost, and those that are allowed but not recommended.
+
+    Args:
+        connection: of the driver.
+        largest_body: bytes of the largest allowed body.
+    """
+    flush, log_bin, sync_binlog, packet, doublewrite = rows(
+        connection,
         "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog,"
-        " @@GLOBAL.max_allowed_packet, @@GLOBAL.innodb_doublewrite"
+        " @@GLOBAL.max_allowed_packet, @@GLOBAL.innodb_doublewrite",
     )[0]
     unsafe, warnings = [], []
     if int(flush) != 1:

@@ -398,8 +398,12 @@ class Server(Dialect):
                 f"The server is {self.name} {version}; halfmq needs {oldest} or newer (SKIP LOCKED, window functions).",
                 field="database",
             )
-        unsafe, warnings = unsafe_settings(session, largest_body)
-        promise = promise_of(session.connection.dbapi_connection, self.kind, len(addresses_of(target.url)))
+        return self.check_server(session.connection.dbapi_connection, target, largest_body)
+
+    def check_server(self, connection: Any, target: Target, largest_body: int, *, primary: bool = True) -> Promise:
+        """As `check`, of one of several servers; the version is that of the primary."""
+        unsafe, warnings = unsafe_settings(connection, largest_body)
+        promise = promise_of(connection, self.kind, len(addresses_of(target.url)), primary=primary)
         return replace(promise, unsafe=[*unsafe, *promise.unsafe], warnings=[*warnings, *promise.warnings])
 
     # Migrations

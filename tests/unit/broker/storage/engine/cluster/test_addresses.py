@@ -44,11 +44,31 @@ def test_a_url_is_shown_with_all_servers_and_without_its_password() -> None:
 
 
 @pytest.mark.parametrize(
-    "hosts", ["db1,", ",db1", "db1,db2:port", "db1,db2:70000", "db1,db1:3306", "db1,DB1", "db1,,db2"]
+    ("hosts", "why"),
+    [
+        ("db1,", "'' is no host:port"),
+        (",db1", "'' is no host:port"),
+        ("db1,db2:port", "'db2:port' is no host:port"),
+        ("db1,db2:70000", "'db2:70000' is no host:port"),
+        ("db1,db1:3306", "a server is named twice"),
+        ("db1,DB1", "a server is named twice"),
+        ("db1,,db2", "'' is no host:port"),
+    ],
 )
-def test_a_list_that_cannot_be_read_is_refused(hosts: str) -> None:
-    with pytest.raises(ConfigurationError, match="host1:3306,host2:3306"):
+def test_a_list_that_cannot_be_read_is_refused(hosts: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot be read: {why}; .*host1:3306,host2:3306"):
         parse_url(f"mysql://halfmq:secret@{hosts}/orders")
+
+
+def test_an_at_sign_in_a_password_is_not_read_as_a_server() -> None:
+    """The first of the servers would be offered the rest of the password."""
+    with pytest.raises(ConfigurationError, match="write an @ in the user's name or password as %40") as refused:
+        parse_url("mysql://halfmq:pass@word,too@db1,db2/orders")
+    assert "word" not in str(refused.value).replace("password", "")
+
+
+def test_the_zone_of_an_address_is_read() -> None:
+    assert addresses_of(read_url("mysql://u@[fe80::1%25eth0],db2/orders"))[0] == Address("fe80::1%eth0", 3306)
 
 
 def test_a_socket_of_this_machine_is_none_of_several_servers() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.storage.engine.cluster.addresses import Address
-from broker.storage.engine.cluster.primary import SILENCE, NoPrimary, PrimaryFinder
+from broker.storage.engine.cluster.primary import ANSWER_WITHIN, SILENCE, NoPrimary, PrimaryFinder
 from broker.storage.engine.cluster.role import Kind, Role
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Server:
     asked: int = 0
     takes: float = 0.0
     takes_commits: bool = True
+    closed: bool = False
 
     def ask(self) -> Role:
         self.asked += 1
@@ -48,7 +49,7 @@ class Server:
         return True
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 @dataclass
@@ -116,6 +117,48 @@ def test_two_that_accept_writes_without_a_group_are_none(world: World) -> None:
     assert world.primary == "db2"
 
 
+def test_one_of_two_that_accept_writes_is_none_while_the_other_is_slow(world: World) -> None:
+    """Which one has what was acknowledged is as open as before."""
+    world.say(READ_ONLY, WRITABLE, None)
+    world.say(WRITABLE, WRITABLE, None)
+    world.servers[1].takes = ANSWER_WITHIN + 0.3
+    world.finder.look()
+    assert world.primary is None
+    with pytest.raises(NoPrimary, match=r"2 servers accept writes.*set read_only on db2:3306, which accepted them"):
+        world.finder.find(0)
+    world.servers[1].takes = 0.0
+    time.sleep(0.4)
+    world.say(WRITABLE, READ_ONLY, None)
+    assert world.primary == "db1"
+    # Later its silence means nothing.
+    world.servers[0].takes = ANSWER_WITHIN + 0.3
+    world.say(WRITABLE, WRITABLE, None)
+    assert world.primary == "db2"
+
+
+def test_one_that_has_said_that_it_is_read_only_counts_no_more_though_none_accepted_writes_then(world: World) -> None:
+    world.say(WRITABLE, WRITABLE, READ_ONLY)
+    world.say(READ_ONLY, READ_ONLY, READ_ONLY)
+    world.servers[0].takes = ANSWER_WITHIN + 0.3
+    world.say(READ_ONLY, WRITABLE, READ_ONLY)
+    assert world.primary == "db2"
+
+
+def test_of_two_that_accept_writes_one_may_be_stopped(world: World) -> None:
+    world.say(WRITABLE, WRITABLE, READ_ONLY)
+    assert world.primary is None
+    world.say(None, WRITABLE, READ_ONLY)
+    assert world.primary == "db2"
+
+
+def test_a_former_source_that_comes_back_does_not_win_by_being_faster(world: World) -> None:
+    world.say(READ_ONLY, WRITABLE, READ_ONLY)
+    world.servers[1].takes = 1.3
+    world.say(WRITABLE, WRITABLE, READ_ONLY)
+    assert world.changes[-1] is None
+    assert world.primary is None
+
+
 def test_of_two_primaries_of_a_group_the_one_of_the_later_view_is_it(world: World) -> None:
     """The other one was frozen, and has not yet heard that it is none any more."""
     world.say(PRIMARY, replace(PRIMARY, view=LATER), replace(SECONDARY, view=LATER))
@@ -151,6 +194,29 @@ def test_two_groups_have_no_primary(world: World) -> None:
         world.finder.find(0)
 
 
+def test_a_group_that_goes_on_when_the_other_one_is_ended_has_its_primary_back(world: World) -> None:
+    world.say(PRIMARY, SECONDARY, replace(PRIMARY, view=(1800, 1)))
+    assert world.primary is None
+    world.say(PRIMARY, SECONDARY, replace(SECONDARY, reason="it has not joined its group", view=(0, 0)))
+    assert world.primary == "db1"
+    later = (1700, 5)
+    world.say(*(replace(role, view=later) for role in (PRIMARY, SECONDARY, SECONDARY)))
+    assert world.primary == "db1"
+
+
+def test_of_two_groups_the_one_that_is_silent_is_named(world: World) -> None:
+    world.say(PRIMARY, SECONDARY, replace(PRIMARY, view=(1800, 1)))
+    world.say(PRIMARY, SECONDARY, None)
+    with pytest.raises(NoPrimary, match="db3:3306 told of a later change of the group, and does not answer"):
+        world.finder.find(0)
+
+
+def test_a_group_may_be_started_anew_by_a_member_with_an_earlier_clock(world: World) -> None:
+    world.say(replace(PRIMARY, view=(1700, 9)), SECONDARY, SECONDARY)
+    world.say(*(replace(role, view=(1699, 1)) for role in (SECONDARY, PRIMARY, SECONDARY)))
+    assert world.primary == "db2"
+
+
 def test_a_primary_that_could_not_be_used_is_looked_for_again(world: World) -> None:
     world.say(PRIMARY, SECONDARY, SECONDARY)
     asked = world.servers[0].asked
@@ -183,10 +249,14 @@ def test_a_trusted_address_is_used_whatever_it_says_and_its_changes_are_noticed(
     server, changes = Server(Address("proxy", 3306), WRITABLE), list[Address | None]()
     finder = PrimaryFinder([server], changes.append, trusted=True)
     finder.look()
+    assert not server.closed
     server.role = READ_ONLY
     finder.look()
     assert finder.find(0) == server.address
     assert changes == [None]
+    assert not finder.is_writable
+    # Its name may lead to another server by now, which a new connection is made to.
+    assert server.closed
     finder.look()
     server.role = None
     finder.look()
@@ -252,8 +322,61 @@ def test_nothing_is_written_where_sessions_are_not_made_for_the_cluster_that_is_
 # Galera: every node accepts writes, and brokers agree on one
 
 
-def node(name: str, writer: str = "", beats: int = 0) -> Role:
-    return Role(Kind.GALERA, writable=name == writer, reason="another", node=name, writer=writer, beats=beats)
+OWN, OTHER = ("the cluster", 7), ("begun anew", 1)
+
+
+def node(name: str, writer: str = "", beats: int = 0, cluster: tuple[str, int] = OWN) -> Role:
+    writable = name == writer
+    return Role(Kind.GALERA, writable, "another", node=name, writer=writer, beats=beats, cluster=cluster)
+
+
+EMPTY = Role(Kind.GALERA, writable=True, node="new", cluster=OTHER)
+"""A node whose volume was lost, and that began a cluster of its own: it has no tables."""
+
+
+def test_a_node_in_a_new_cluster_does_not_become_the_writer(world: World) -> None:
+    world.say(EMPTY, node("b", "b"), node("c", "b"))
+    assert world.primary == "db2"
+    # Nor when nobody answers whom brokers wrote to before.
+    world.say(EMPTY, None, None)
+    world.finder.suspect(Address("db2", 3306))
+    assert world.primary is None
+    with pytest.raises(NoPrimary, match="db1:3306: it is in another Galera cluster than the one in use"):
+        world.finder.find(0)
+
+
+def test_a_node_in_a_new_cluster_is_not_the_writer_of_a_broker_that_starts(world: World) -> None:
+    """The writer does not answer; others know that there is one."""
+    world.say(EMPTY, None, node("c", "b"))
+    assert world.primary is None
+    with pytest.raises(NoPrimary, match="without halfmq's tables"):
+        world.finder.find(0)
+
+
+@pytest.mark.parametrize("anew", [OTHER, ("the cluster", 1)], ids=["another", "from old data"])
+def test_of_nodes_in_two_clusters_none_becomes_the_writer(world: World, anew: tuple[str, int]) -> None:
+    for _ in range(2):
+        world.say(node("a", "x", 7, anew), None, node("c", "b", 500))
+        world.now += SILENCE
+    assert world.primary is None
+    with pytest.raises(NoPrimary, match="in different clusters"):
+        world.finder.find(0)
+    world.say(None, None, node("c", "b", 500))
+    world.now += SILENCE
+    world.say(None, None, node("c", "b", 500))
+    assert world.primary == "db3"
+
+
+def test_two_clusters_that_both_have_a_writer_have_none(world: World) -> None:
+    world.say(node("a", "a", 7, ("the cluster", 1)), node("b", "b", 500), None)
+    assert world.primary is None
+    with pytest.raises(NoPrimary, match="in different clusters, end one"):
+        world.finder.find(0)
+
+
+def test_before_the_first_migration_any_node_is_as_good(world: World) -> None:
+    world.say(None, replace(EMPTY, cluster=OWN), replace(EMPTY, node="c", cluster=OWN))
+    assert world.primary == "db2"
 
 
 def test_the_first_node_becomes_the_writer_where_there_is_none(world: World) -> None:
