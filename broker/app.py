@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import time
 import warnings
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -203,7 +204,10 @@ class Broker:
         await self._server.drain()
         for loop in self._loops:
             await loop.stop()
+        until = time.monotonic() + self.config.drain
         await self._server.stop()
+        if self._cells is not None:
+            await self._cells.router.finish(max(0.0, until - time.monotonic()))
         await self._close_metrics()
         await self._close_tracer()
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from broker.assembly import Beside, Parts, assemble
 from broker.cells.consumers import ConsumerRouter
 from broker.cells.operators import AdminRouter, QueryRouter
-from broker.cells.placing import Placing
+from broker.cells.placing import Placing, group
 from broker.cells.producers import ProducerRouter, SinkRouter, TransactionRouter
 from broker.cells.routing import Cell, Router
 from broker.domain.cell import HOME, HOME_NUMBER, Placed
@@ -85,7 +85,8 @@ class CellOpener(Loop):
         self._at_work: set[str] = set()
         home, config = shared.home, shared.config
         own = servicers_of(home, config, shared.guard, shared.answers)
-        first = Cell(HOME_NUMBER, HOME, own, home.store.stored_bytes, _finder(home))
+        first = Cell(HOME_NUMBER, HOME, own, home.store.stored_bytes, finder_of(home.store))
+        first.has_receipts, first.was_sealed = home.forwarding.has_receipts, home.store.was_sealed
         self.router = Router(
             Placing(home.store),
             [first, *[Cell(cell.number, cell.name) for cell in cells]],
@@ -150,7 +151,12 @@ class CellOpener(Loop):
         self._open.append((parts, database))
         for loop in parts.loops:
             loop.start()
-        cell.stored_bytes, cell.finds, cell.let_in = parts.store.stored_bytes, _finder(parts), parts.store.let_in
+        cell.stored_bytes, cell.let_in = parts.store.stored_bytes, parts.store.let_in
+        cell.finds = finder_of(parts.store)
+        cell.has_receipts, cell.was_sealed = parts.forwarding.has_receipts, parts.store.was_sealed
+        # It is part of a call that counts for the cell already.
+        router = self.router.for_operators()
+        parts.catalog.creating_group = lambda name: router.creating(group(name), cell)
         cell.servicers = servicers_of(parts, shared.config, shared.guard)
         logger.info("broker %s serves the cell %s, database %s", shared.config.name, cell.name, database.shown_url)
         logger.info("an acknowledged commit in the cell %s survives %s", cell.name, database.survives)
@@ -247,14 +253,17 @@ def _check_new(config: BrokerConfig, home: Database) -> None:
             database.close()
 
 
-def _finder(parts: Parts) -> Callable[[Name], Awaitable[bool]]:
+def finder_of(store: Store) -> Callable[[Name], Awaitable[bool]]:
+    """What tells whether something exists in a cell, by its database and not by what a broker remembers."""
+
     async def finds(name: Name) -> bool:
         if name.kind is Placed.TOPIC:
-            return await parts.store.find_topic(name.text) is not None
+            store.forget_topics([name.text])
+            return await store.find_topic(name.text) is not None
         if name.kind is Placed.GROUP:
-            return await parts.store.find_group(name.text) is not None
+            return await store.find_group(name.text) is not None
         try:
-            await parts.store.find_sink(name.text)
+            await store.find_sink(name.text)
         except NotFound:
             return False
         return True

@@ -233,10 +233,21 @@ def _carried_on(mover: Mover, move: Move) -> Ended:
 
 def _told(databases: _Opening, planned: Plan) -> str:
     waits = f"; first these transactions' other topics: {_listed(planned.waits_for)}" if planned.waits_for else ""
+    stay = ""
+    if planned.sinks_left:
+        stay = (
+            f"; sinks of this cell that stay: {_listed(planned.sinks_left)}{' and more' if planned.more_sinks else ''};"
+            " name those that write these topics with --sink"
+        )
+    if planned.groups_left:
+        stay += (
+            f"; groups of this cell that have read nothing yet, and stay: {_listed(planned.groups_left)}"
+            f"{' and more' if planned.more_groups else ''}; name those that are to read these topics with --group"
+        )
     return (
         f"from {databases.cells[planned.source].name} to {databases.cells[planned.target].name}:"
         f" {_listed(planned.names)}; {planned.messages} messages with {planned.size} bytes are copied,"
-        f" {planned.rows} rows moved at the end{waits}"
+        f" {planned.rows} rows moved at the end{waits}{stay}"
     )
 
 

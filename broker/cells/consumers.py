@@ -131,7 +131,9 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         self, request: consumer_pb2.QueueOffsetsRequest, context: _Context
     ) -> consumer_pb2.QueueOffsetsResponse:
         """Returns offsets of a topic, in its cell."""
-        return await self._by_offset(request, lambda each: each.consumers.QueueOffsets, context)  # type: ignore[no-any-return]
+        return await self._by_offset(  # type: ignore[no-any-return]
+            request, lambda each: each.consumers.QueueOffsets, context, creates=False
+        )
 
     async def CommitOffsets(
         self, request: consumer_pb2.CommitOffsetsRequest, context: _Context
@@ -139,12 +141,12 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
         """Records the progress of a group, in the cell of the topic."""
         return await self._by_offset(request, lambda each: each.consumers.CommitOffsets, context)  # type: ignore[no-any-return]
 
-    async def _by_offset(self, request: Any, method: Any, context: _Context) -> Any:
+    async def _by_offset(self, request: Any, method: Any, context: _Context, *, creates: bool = True) -> Any:
         topic = name_of_topic(request.topic)
         if not request.consumer_group:
             return await self._router.call_there([topic], method, request, context)
         own = placing.group(request.consumer_group)
-        async with self._router.cell_of_reader(own, [topic]) as (cell, names):
+        async with self._router.cell_of_reader(own, [topic], creates=creates) as (cell, names):
             return await self._router.call(cell, names, method, request, context)
 
 

@@ -102,12 +102,12 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
             wanted = (await router.least_loaded()).name if cell is router.home else cell.name
         chosen = router.named(wanted, "cell") if wanted else cell
         # What cannot be created is refused at home.
-        placed = chosen is not cell and name.allowed
-        if placed:
-            if cell is router.home:
+        if name.allowed:
+            if chosen is not router.home and cell in {router.home, chosen}:
+                # Placed before it is there: where it was may be remembered, and it be at home by now.
                 with router.calling(chosen):
                     cell = router.numbered((await router.placing.place(name, chosen.number)).cell)
-            if cell is not chosen:
+            if wanted and cell is not chosen:
                 raise InvalidArgument(
                     f"The {name} is placed in the cell {cell.name!r}; move it with `halfmq cells move`.", field="cell"
                 )
@@ -117,12 +117,12 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         try:
             answer = await router.call(cell, [name], method, own, context)
         except BrokerError as error:
-            if placed and not isinstance(error, StorageUnavailable):
+            if cell is not router.home and not isinstance(error, StorageUnavailable):
                 await router.displace(name, cell)
             raise
         if cell is not router.home:
             # Somebody may just have deleted another one, and its place.
-            await router.placing.place(name, cell.number)
+            await router.place_again(name, cell)
         return answer
 
     async def DeleteTopic(
@@ -130,29 +130,16 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.DeleteTopicResponse:
         """Deletes a topic, and its place in the list."""
         name = name_of_topic(request.topic)
-        return await self._delete(request, name, lambda each: each.operators.DeleteTopic, context)  # type: ignore[no-any-return]
+        answer = await self._router.delete(name, lambda each: each.operators.DeleteTopic, request, context)
+        return answer  # type: ignore[no-any-return]
 
     async def DeleteGroup(
         self, request: admin_pb2.DeleteGroupRequest, context: _Context
     ) -> admin_pb2.DeleteGroupResponse:
         """Deletes a consumer group, and its place in the list."""
         name = placing.group(request.group)
-        return await self._delete(request, name, lambda each: each.operators.DeleteGroup, context)  # type: ignore[no-any-return]
-
-    async def _delete(self, request: Any, name: Name, method: Callable[[Any], Any], context: _Context) -> Any:
-        cell = await self._router.cell_of([name])
-        try:
-            answer = await self._router.call(cell, [name], method, request, context)
-        except NotFound:
-            # What never came to be has a place, too.
-            await self._displace(name, cell)
-            raise
-        await self._displace(name, cell)
-        return answer
-
-    async def _displace(self, name: Name, cell: Cell) -> None:
-        if cell is not self._router.home:
-            await self._router.displace(name, cell)
+        answer = await self._router.delete(name, lambda each: each.operators.DeleteGroup, request, context)
+        return answer  # type: ignore[no-any-return]
 
     async def SeekGroup(self, request: admin_pb2.SeekGroupRequest, context: _Context) -> admin_pb2.SeekGroupResponse:
         """Moves a group to another position, in its cell."""

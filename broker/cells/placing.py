@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from broker.domain.cell import HOME_NUMBER, Name, Placed, Placement
-from broker.errors import StorageUnavailable
+from broker.errors import AlreadyExists, StorageUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,8 +109,17 @@ class Placing:
         return found
 
     async def place(self, name: Name, cell: int) -> Placement:
-        """Places something new; returns where it is, which another broker may have decided."""
-        placed = await self.store.place(name, cell)
+        """Places something new; returns where it is, which another broker may have decided.
+
+        Raises:
+            AlreadyExists: it is at home.
+        """
+        try:
+            placed = await self.store.place(name, cell)
+        except AlreadyExists:
+            # Where it was before is of no use.
+            self._known.pop(name, None)
+            raise
         self._known[name] = time.monotonic() + REMEMBERED_FOR, placed
         return placed
 

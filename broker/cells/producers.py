@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from broker.cells import left_behind, placing
 from broker.cells.items import NOT_FOUND, UNAVAILABLE, scattered, sought
 from broker.domain.access import Action, Kind
-from broker.domain.cell import apart, name_of_topic
+from broker.domain.cell import HOME_NUMBER, LATELY, apart, given_by, listed, name_of_topic
+from broker.domain.lease import Receipt
 from broker.domain.limits import MAX_SINK_NAME, Limits, check_count, check_name
-from broker.errors import BrokerError, InvalidArgument, StorageUnavailable
+from broker.errors import BrokerError, InvalidArgument, Moved, Refused, StaleReceipt, StorageUnavailable
 from broker.services.rights import CALLER
 from broker.wire.status import item_error
 from halfmq.v1 import producer_pb2, producer_pb2_grpc, sink_pb2, sink_pb2_grpc, transaction_pb2, transaction_pb2_grpc
@@ -110,6 +112,14 @@ async def _explain(
     began: int,
 ) -> None:
     """Puts in what NotFound of an item means: its topics may be moving, or have moved since it was asked for."""
+    results, cells, wanted = list(results), list(cells), list(wanted)
+    at_home = [
+        (result, names)
+        for result, cell, names in zip(results, cells, wanted, strict=True)
+        if cell is router.home and (result.error.reason == "MOVED" or result.error.code == NOT_FOUND)
+    ]
+    if at_home:
+        await _end_displacing(router, at_home)
     missing = [
         (result, cell, names)
         for result, cell, names in zip(results, cells, wanted, strict=True)
@@ -128,6 +138,20 @@ async def _explain(
     for result, cell, names in missing:
         if (moved := await router.moved(names, cell, lately)) is not None:
             result.error.CopyFrom(item_error(moved))
+
+
+async def _end_displacing(router: Router, refused: Sequence[tuple[Any, set[Name]]]) -> None:
+    """Ends what other brokers did not, of items that home refused or whose topics it does not have."""
+    wanted = {name for _, names in refused for name in names}
+    try:
+        await router.end_displacing(wanted)
+    except StorageUnavailable as error:
+        # What is not there may be in a cell that cannot be asked.
+        with suppress(StorageUnavailable):
+            unknown = set(await router.placing.store.displaced(sorted(wanted)))
+            for result, names in refused:
+                if result.error.code == NOT_FOUND and names & unknown:
+                    result.error.CopyFrom(item_error(error))
 
 
 class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
@@ -166,9 +190,63 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
     ) -> producer_pb2.SendAndAckResponse:
         """Sends to the cell of the topics, where the receipts must be, too."""
         check_count(len(request.messages), MOST_ITEMS, "messages")
+        began = self._router.now()
         names = _topics(request.messages)
-        answer = await self._router.call_there(names, lambda each: each.producers.SendAndAck, request, context)
+        cell = await self._router.cell_of(names)
+        try:
+            answer = await self._router.call(cell, names, lambda each: each.producers.SendAndAck, request, context)
+        except StaleReceipt as error:
+            if error.reason == "RECEIPT_GONE":
+                await self._check_gone(cell, names, request.receipt_handles, began)
+            raise
         return answer  # type: ignore[no-any-return]
+
+    async def _check_gone(self, cell: Cell, names: set[Name], handles: Iterable[str], began: int) -> None:
+        """Refuses receipts that a cell, asked since a time, does not have because their leases are in another one.
+
+        Raises:
+            Refused: they are.
+            StorageUnavailable: they may be, or be on their way.
+        """
+        router = self._router
+        receipts = [Receipt.parse(handle) for handle in handles]
+        # Of others' groups it knows no receipts.
+        may = CALLER.get().judge(Action.SUB, Kind.GROUP)
+        unknown: BrokerError | None = None
+        for other in await self._others_with(receipts, cell):
+            try:
+                with router.calling(other):
+                    found = other.has_receipts is not None and await other.has_receipts(receipts, may)
+            except StorageUnavailable as error:
+                # One that has them tells more.
+                unknown = unknown or error.as_outcome()
+                continue
+            if found:
+                raise Refused(
+                    f"The receipts are of messages in the cell {other.name!r}, and {listed(sorted(names))} in"
+                    f" {cell.name!r}; these databases have no transaction in common. Nothing was sent or acknowledged:"
+                    " move the topics together with `halfmq cells move`, or send first and acknowledge then, by two"
+                    " calls.",
+                    reason="TOPICS_APART",
+                    field="topic",
+                )
+        if unknown is not None:
+            raise unknown
+        # Each cell tells itself whether they may have left it, for a while.
+        if router.now() - began > LATELY // 2 and await router.moved_lately(began):
+            raise Moved("lease of this receipt")
+
+    async def _others_with(self, receipts: Iterable[Receipt], cell: Cell) -> list[Cell]:
+        """The cells beside one in which receipts may be."""
+        others = self._router.in_turn(cell)[1:]
+        try:
+            if await self._router.placing.store.moved_lately(0):
+                return others
+        except StorageUnavailable:
+            return others
+        # Nothing has ever moved. What has a number from before there were cells is at home, whatever that tells.
+        givers = {HOME_NUMBER, *(given_by(receipt.lease_id) for receipt in receipts)}
+        return [other for other in others if other.number in givers]
 
     async def Recall(self, request: producer_pb2.RecallRequest, context: _Context) -> producer_pb2.RecallResponse:
         """Recalls messages, wherever they are."""
@@ -290,8 +368,6 @@ class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
     async def _write(self, name: str, topics: set[Name], method: Any, request: Any, context: _Context) -> Any:
         check_name(name, field="epoch.sink", longest=MAX_SINK_NAME)
         own = placing.sink(name)
-        if not topics:
-            return await self._router.call_there([own], method, request, context)
         async with self._router.cell_of_reader(own, topics) as (cell, names):
             return await self._router.call(cell, names, method, request, context)
 
@@ -325,9 +401,6 @@ class SinkRouter(sink_pb2_grpc.SinkServiceServicer):
 
     async def DeleteSink(self, request: sink_pb2.DeleteSinkRequest, context: _Context) -> sink_pb2.DeleteSinkResponse:
         """Deletes a sink, and its place in the list."""
-        names = [placing.sink(request.sink)]
-        cell = await self._router.cell_of(names)
-        answer = await self._router.call(cell, names, lambda each: each.sinks.DeleteSink, request, context)
-        if cell is not self._router.home:
-            await self._router.displace(names[0], cell)
+        own = placing.sink(request.sink)
+        answer = await self._router.delete(own, lambda each: each.sinks.DeleteSink, request, context)
         return answer  # type: ignore[no-any-return]

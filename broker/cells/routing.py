@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
+import time
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from shlex import quote
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.domain.access import Action, Kind
 from broker.domain.cell import HOME_NUMBER, LATELY, LONGEST_SHOWN, Name, Placed, Placement, apart
@@ -20,12 +25,19 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Collection,
+        Coroutine,
         Iterable,
         Iterator,
         Sequence,
     )
 
     from broker.cells.placing import Placing
+    from broker.domain.lease import Receipt
+    from broker.services.judges import Judge
+
+logger = logging.getLogger("halfmq.broker")
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +50,9 @@ class Cell:
         stored_bytes: tells how much it has.
         finds: tells whether something exists there.
         let_in: lets it have names again that had left it by moves up to a number.
+        has_receipts: tells whether some of these receipts are of leases there, of groups that the caller may settle
+            for.
+        was_sealed: tells whether a move that leaves it has taken something from it.
         busy: calls under way.
     """
 
@@ -47,6 +62,8 @@ class Cell:
     stored_bytes: Callable[[], Awaitable[int]] | None = None
     finds: Callable[[Name], Awaitable[bool]] | None = None
     let_in: Callable[[Sequence[Name], int], Awaitable[None]] | None = None
+    has_receipts: Callable[[Sequence[Receipt], Judge | None], Awaitable[bool]] | None = None
+    was_sealed: Callable[[int], Awaitable[bool]] | None = None
     busy: int = 0
 
 
@@ -72,9 +89,10 @@ class Router:
         self._now = now
         self._creates_groups = creates_groups
         self._most = max(1, max_calls // 2)
+        self._finishing: dict[asyncio.Task[Any], Name] = {}
 
     def for_operators(self) -> Router:
-        """The same, without the limit: operators' calls and look-ups, which have their own, go on."""
+        """The same, without the limit: operators' calls, which have their own, and parts of calls go on."""
         own = copy(self)
         own._most = sys.maxsize
         return own
@@ -128,6 +146,17 @@ class Router:
         finally:
             cell.busy -= 1
 
+    async def _has(self, cell: Cell, name: Name) -> bool:
+        """Whether something is in a cell, which is a call for it as any other one.
+
+        Raises:
+            StorageUnavailable: it cannot be reached, or has too many calls under way.
+        """
+        with self.calling(cell):
+            if cell.finds is None:
+                raise CellAway(cell.name)
+            return await cell.finds(name)
+
     async def cell_of(self, names: Iterable[Name]) -> Cell:
         """The one cell in which names are.
 
@@ -148,11 +177,18 @@ class Router:
         return found
 
     @asynccontextmanager
-    async def cell_of_reader(self, reader: Name, topics: Iterable[Name]) -> AsyncIterator[tuple[Cell, list[Name]]]:
+    async def cell_of_reader(
+        self, reader: Name, topics: Iterable[Name], *, creates: bool = True
+    ) -> AsyncIterator[tuple[Cell, list[Name]]]:
         """The cell of topics and of a group that reads them, or of a sink that writes them, and what must be there.
 
         A reader that does not exist yet is placed where the topics are, if the call is about to create it there. So is
         one that was placed, and never created: its topics may have moved since.
+
+        Args:
+            reader: the group or sink.
+            topics: what it reads or writes.
+            creates: whether the call creates a reader that does not exist.
 
         Raises:
             Refused: they are in several cells.
@@ -164,21 +200,63 @@ class Router:
             raise apart(sorted(topics))
         cell = self.numbered(cells.pop() if cells else own.cell)
         if own.cell == cell.number:
-            yield cell, [reader, *topics]
+            if await self._lacks_sink(reader, cell):
+                async with self.creating(reader, cell):
+                    yield cell, [reader, *topics]
+            else:
+                yield cell, [reader, *topics]
             return
         there = self.numbered(own.cell)
-        if there.finds is None or await there.finds(reader):
-            raise apart([reader, *sorted(topics)])
+        if there.finds is None or await self._has(there, reader):
+            raise _reader_apart(reader, topics, cell)
         # What cannot be created is refused by the cell.
-        placed = reader.allowed and self._may_create(reader)
+        placed = creates and reader.allowed and self._may_create(reader)
         if placed and await self._placed_anew(reader, there, cell) is not cell:
-            raise apart([reader, *sorted(topics)])
+            raise _reader_apart(reader, topics, cell)
         try:
             yield cell, [reader, *topics] if placed else [*topics]
         except BrokerError as error:
-            if placed and cell is not self.home and not isinstance(error, StorageUnavailable):
-                await self.displace(reader, cell)
+            if placed and cell is not self.home:
+                await self._displace_refused(reader, cell, error)
             raise
+
+    async def _lacks_sink(self, reader: Name, cell: Cell) -> bool:
+        """Whether a call for a sink is about to create it in another cell than home; of groups the cell tells that."""
+        if reader.kind is not Placed.SINK or cell is self.home or cell.finds is None:
+            return False
+        return not await self._has(cell, reader)
+
+    @asynccontextmanager
+    async def creating(self, name: Name, cell: Cell) -> AsyncIterator[None]:
+        """Surrounds what creates something in a cell by being named there: it is in the list before.
+
+        Where it was may be remembered, and it have been deleted and be at home by now.
+
+        Raises:
+            Moved: it is in another cell.
+        """
+        try:
+            placed = await self.placing.place(name, cell.number)
+        except AlreadyExists:
+            raise Moved(name) from None
+        if placed.cell != cell.number:
+            raise Moved(name)
+        try:
+            yield
+        except BrokerError as error:
+            await self._displace_refused(name, cell, error)
+            raise
+        # Somebody may just have deleted another one, and its place.
+        try:
+            await self.place_again(name, cell)
+        except AlreadyExists:
+            raise Moved(name) from None
+
+    async def _displace_refused(self, name: Name, cell: Cell, error: BrokerError) -> None:
+        """Displaces what was placed, and was refused; not what may have been created without an answer."""
+        if not isinstance(error, StorageUnavailable):
+            with suppress(StorageUnavailable):
+                await self.displace(name, cell)
 
     async def _placed_anew(self, reader: Name, before: Cell, cell: Cell) -> Cell:
         """Places what is not in its cell in another one; returns where it is placed then."""
@@ -190,15 +268,142 @@ class Router:
             placed = await self.placing.place(reader, cell.number)
         return self.numbered(placed.cell)
 
+    async def delete(self, name: Name, method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any) -> Any:
+        """Deletes something in its cell, by a method of the cell's servicers, and its place in the list.
+
+        This comes to its end, though whoever asks for it may not wait: a place would be left of what is nowhere.
+        """
+        cell = await self.cell_of([name])
+        if cell is self.home:
+            return await self.call(cell, [name], method, *arguments)
+        return await self._to_its_end(self._delete(name, cell, method, *arguments), name)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, ResultT], name: Name) -> ResultT:
+        """Does something about a name that goes on when whoever waits for it has gone; its error is logged then."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._finishing[task] = name
+        task.add_done_callback(self._finishing.pop)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(partial(_log_unheard, name))
+            raise
+
+    async def finish(self, patience: float) -> None:
+        """Waits some seconds for what nobody else waits for, when the broker stops; what is left then is given up."""
+        until = time.monotonic() + patience
+        # Some of it begins more.
+        while self._finishing and (left := until - time.monotonic()) > 0:
+            await asyncio.wait(list(self._finishing), timeout=left)
+        for name in sorted(set(self._finishing.values())):
+            logger.warning(
+                "the broker stops before the %s is deleted to the end: home may refuse it until it is asked for again",
+                name,
+            )
+        given_up = list(self._finishing)
+        for task in given_up:
+            task.cancel()
+        await asyncio.gather(*given_up, return_exceptions=True)
+
+    async def _delete(
+        self, name: Name, cell: Cell, method: Callable[[Any], Callable[..., Awaitable[Any]]], *arguments: Any
+    ) -> Any:
+        try:
+            answer = await self.call(cell, [name], method, *arguments)
+        except NotFound:
+            # What never came to be has a place, too.
+            await self.displace(name, cell)
+            raise
+        await self.displace(name, cell)
+        return answer
+
     async def displace(self, name: Name, cell: Cell) -> None:
-        """Takes a name from the list that is not in its cell: it was deleted, or its creation was refused."""
-        if cell.finds is None or await _has(cell, name):
+        """Takes a name from the list that is not in its cell: it was deleted, or its creation was refused.
+
+        This comes to its end, though whoever asks for it may not wait for that: in between home refuses the name.
+        """
+        await self._to_its_end(self._displaced(name, cell), name)
+
+    async def _displaced(self, name: Name, cell: Cell) -> None:
+        try:
+            await self._displace(name, cell)
+        except BrokerError as error:
+            logger.warning("a name may be refused by home until it is asked for again: %s", error)
+            raise
+
+    async def _displace(self, name: Name, cell: Cell) -> None:
+        if cell.finds is None or await self._has(cell, name):
             return
         await self.placing.withdraw(name, cell.number)
-        # It may have been created in the meantime.
-        if await _has(cell, name):
-            with suppress(AlreadyExists):
-                await self.placing.place(name, cell.number)
+        # It may have been created in the meantime. Until this is known, home refuses it.
+        if await self._has(cell, name):
+            with suppress(AlreadyExists, Moved):
+                await self.place_again(name, cell)
+        else:
+            await self.placing.store.readmit(name)
+
+    async def place_again(self, name: Name, cell: Cell) -> None:
+        """Places what was in a cell a moment ago, and perhaps is in the list no more.
+
+        Whoever deletes it meanwhile may take its place before it is placed here: what is in the cell no more loses it.
+
+        Raises:
+            AlreadyExists: there is one at home.
+            Moved: there is one in another cell.
+        """
+        try:
+            placed = self.numbered((await self.placing.place(name, cell.number)).cell)
+        except AlreadyExists:
+            await self._log_lost(name, cell, self.home)
+            raise
+        if placed is not cell:
+            await self._log_lost(name, cell, placed)
+            raise Moved(name)
+        # It is there, whether that can be looked at now or not.
+        with suppress(StorageUnavailable):
+            await self.displace(name, cell)
+
+    async def _log_lost(self, name: Name, cell: Cell, other: Cell) -> None:
+        """Logs what is in a cell, and in the list in another one."""
+        if await self._has(cell, name):
+            logger.error(
+                "The %s is in the cell %s and in the cell %s: that in the former is found by nobody.",
+                name,
+                cell.name,
+                other.name,
+            )
+
+    async def end_displacing(self, names: Iterable[Name]) -> None:
+        """Ends what another broker did not, with names that home refused or does not have: they are in no list.
+
+        Raises:
+            StorageUnavailable: a cell cannot be asked for one of them, and no other one has it.
+        """
+        held_up: StorageUnavailable | None = None
+        for name in await self.placing.store.displaced(sorted(set(names))):
+            try:
+                await self._end_displacing(name)
+            except StorageUnavailable as error:
+                # The others need no cell that is away.
+                held_up = held_up or error.as_outcome()
+        if held_up is not None:
+            raise held_up
+
+    async def _end_displacing(self, name: Name) -> None:
+        away: StorageUnavailable | None = None
+        for cell in self.cells[1:]:
+            try:
+                found = await self._has(cell, name)
+            except StorageUnavailable as error:
+                away = away or error.as_outcome()
+                continue
+            if found:
+                with suppress(AlreadyExists, Moved):
+                    await self.place_again(name, cell)
+                return
+        if away is not None:
+            raise away
+        await self.placing.store.readmit(name)
 
     def _may_create(self, name: Name) -> bool:
         if name.kind is Placed.SINK:
@@ -223,8 +428,14 @@ class Router:
         """What a cell's NotFound means: the names may be moving, or this broker's list be out of date.
 
         `began` is the time before the cell was asked.
+
+        Raises:
+            StorageUnavailable: home does not answer, or a name may be in a cell that cannot be asked.
         """
         names = set(names)
+        if cell is self.home:
+            # Where nothing is created by being named, nobody else is refused there.
+            await self.end_displacing(names)
         await self.placing.find(names, again=True)
         return await self.moved(names, cell, await self.moved_names(began)) or error
 
@@ -269,6 +480,8 @@ class Router:
         again = [name for name in wanted if placed.get(name) == Placement(cell.number)]
         if again and cell.let_in is not None:
             await cell.let_in(again, last_move)
+        if cell is self.home:
+            await self.end_displacing(wanted)
 
     async def stream(
         self,
@@ -392,13 +605,46 @@ class Router:
         return self.cells if first is None else [first, *[cell for cell in self.cells if cell is not first]]
 
     async def moved_lately(self, began: int) -> bool:
-        """Whether something is moving, or was since a moment before a time: that when the first cell was asked."""
-        return await self.placing.store.moved_lately(began - LATELY)
+        """Whether something is away, or was since a moment before a time: that when the first cell was asked.
+
+        A move has taken nothing before its seal, however long it copies.
+
+        Raises:
+            StorageUnavailable: a cell that a move leaves cannot be asked.
+        """
+        store, since = self.placing.store, began - LATELY
+        if not await store.moved_lately(since):
+            return False
+        leaving = await store.open_moves()
+        # Behind them: one that ends meanwhile is met here.
+        if not leaving or await store.ended_lately(since):
+            return True
+        for move, number in leaving.items():
+            cell = self.numbered(number)
+            with self.calling(cell):
+                if cell.was_sealed is None:
+                    raise CellAway(cell.name)
+                if await cell.was_sealed(move):
+                    return True
+        return False
 
     async def moved_names(self, began: int) -> set[Name]:
-        """What moved, or was to move, and has ended that since a moment before a time."""
+        """What is leaving its cell, or was in a move that has ended since a moment before a time, moved or not."""
         return await self.placing.store.moved_names(began - LATELY)
 
 
-async def _has(cell: Cell, name: Name) -> bool:
-    return cell.finds is not None and await cell.finds(name)
+def _reader_apart(reader: Name, topics: Iterable[Name], cell: Cell) -> BrokerError:
+    """The refusal of a group or sink whose topics are in a cell, and it in another one."""
+    names = [reader, *sorted(topics)]
+    if reader.kind is Placed.SINK:
+        # One that was first named without topics is at home.
+        command = f"halfmq cells move --to {cell.name} --sink {quote(reader.text)}"
+        return apart(names, f"Move the sink to its topics: `{command}`.")
+    return apart(names)
+
+
+def _log_unheard(name: Name, task: asyncio.Task[Any]) -> None:
+    """Logs the error of a task for which nobody waits any more; what is not there is deleted."""
+    if task.cancelled() or (error := task.exception()) is None or isinstance(error, NotFound):
+        return
+    logger.warning("what was done about the %s failed, and nobody waits for it any more: %s", name, error)

@@ -118,14 +118,18 @@ def check_only(name: str) -> None:
         )
 
 
-def apart(names: Sequence[object]) -> Refused:
-    """The refusal of a call for what is in several cells."""
+def listed(names: Sequence[object]) -> str:
+    """Some names in an error or a finding, and how many more there are."""
     said = ", ".join(map(str, names[:MOST_SHOWN]))
-    if len(names) > MOST_SHOWN:
-        said += f" and {len(names) - MOST_SHOWN} more"
+    return said if len(names) <= MOST_SHOWN else f"{said} and {len(names) - MOST_SHOWN} more"
+
+
+def apart(
+    names: Sequence[object], remedy: str = "Move them together with `halfmq cells move`, or use one call for each cell."
+) -> Refused:
+    """The refusal of a call for what is in several cells, and what to do."""
     return Refused(
-        f"These are in different cells, whose databases have no transaction in common: {said}. Move them together with"
-        " `halfmq cells move`, or use one call for each cell.",
+        f"These are in different cells, whose databases have no transaction in common: {listed(names)}. {remedy}",
         reason="TOPICS_APART",
         field="topic",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -76,6 +77,8 @@ class DiagnosisSettings:
         parked_for: age of the oldest parked transaction.
         behind: how long expired data stays, and deleted topics.
         late: how long due messages were not moved.
+        sealed_for: how long something stands still that moves to another cell.
+        moves_for: how long such a move has not ended.
         scan: rows of a table from which on reading all of them is a finding.
     """
 
@@ -99,4 +102,6 @@ class DiagnosisSettings:
     parked_for: Bounds = Bounds(0, DAY)
     behind: Bounds = Bounds(300 * SECOND, DAY)
     late: Bounds = Bounds(30 * SECOND, 600 * SECOND)
+    sealed_for: Bounds = Bounds(30 * SECOND, 120 * SECOND)
+    moves_for: Bounds = Bounds(HOUR, math.inf)
     scan: int = 1000

@@ -179,7 +179,12 @@ class GroupStore(Protocol):
         ...
 
     async def delete_group(self, group: ConsumerGroup) -> None:
-        """Deletes a consumer group with its progress and leases."""
+        """Deletes a consumer group with its progress and leases.
+
+        Raises:
+            NotFound: it was deleted meanwhile.
+            Moved: it has left for another cell meanwhile.
+        """
         ...
 
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:

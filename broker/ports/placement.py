@@ -26,7 +26,18 @@ class PlacementStore(Protocol):
         ...
 
     async def withdraw(self, name: Name, cell: int) -> None:
-        """Takes something that is in its cell no more from the list, unless the list has it in another cell by now."""
+        """Takes something that is in its cell no more from the list, unless the list has it in another cell by now.
+
+        It is not created in the home database before `readmit`.
+        """
+        ...
+
+    async def readmit(self, name: Name) -> None:
+        """Lets something be created in the home database again, unless it is placed."""
+        ...
+
+    async def displaced(self, names: Sequence[Name]) -> list[Name]:
+        """Those that were withdrawn, and are not let into the home database."""
         ...
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
@@ -37,13 +48,25 @@ class PlacementStore(Protocol):
         """Whether something is being moved, or was since a time (microseconds)."""
         ...
 
+    async def open_moves(self) -> dict[int, int]:
+        """The cells that moves leave which have not ended, by the numbers of the moves."""
+        ...
+
+    async def ended_lately(self, since: int) -> bool:
+        """Whether a move has ended since a time (microseconds)."""
+        ...
+
     async def moved_names(self, since: int) -> set[Name]:
-        """What was in moves that have ended since a time (microseconds)."""
+        """What is leaving its cell in a move, or was in one that has ended since a time (microseconds)."""
         ...
 
 
 class CellNames(Protocol):
     """How much a cell has, and what it may have."""
+
+    async def was_sealed(self, move: int) -> bool:
+        """Whether a move that leaves the cell has taken something from it, or was given up."""
+        ...
 
     async def let_in(self, names: Sequence[Name], last_move: int) -> None:
         """Lets the cell have names again that had left it by moves up to a number."""

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from broker.domain.access import Action, Kind
 from broker.domain.dead_letter import DEAD_LETTER_PREFIX
-from broker.domain.group import GroupSettings, check_settings
+from broker.domain.group import ConsumerGroup, GroupSettings, check_settings
 from broker.domain.limits import MAX_GROUPS_MADE, check_group_name, check_topic_name
 from broker.domain.topic import DAY, Compression, TopicChange, TopicSettings
-from broker.errors import AlreadyExists, InvalidArgument, NotFound, Overloaded, Refused
+from broker.errors import AlreadyExists, BrokerError, InvalidArgument, NotFound, Refused
 from broker.services.creations import Creations
 from broker.services.rights import CALLER, Numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.ports.groups import GroupNames
     from broker.ports.topics import TopicNames
@@ -64,6 +65,7 @@ class Catalog:
 
     Attributes:
         numbered_producer_groups, numbered_groups: all producer groups and consumer groups by their numbers.
+        creating_group: what surrounds the creation of a consumer group by being named.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Catalog:
         self._producer_group_ids: dict[str, int] = {}
         self.numbered_producer_groups = Numbered(producer_groups.producer_groups)
         self.numbered_groups = Numbered(groups.group_names)
+        self.creating_group: Callable[[str], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
 
     def known_topic(self, name: str) -> Topic | None:
         """A cached topic."""
@@ -149,13 +152,14 @@ class Catalog:
             NotFound: there is none, and groups are not created on first use.
         """
         group = await self.find_group(name, field)
-        if group is None and self.config.create_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name):
+        if group is None and self._creates_group(name):
             self._creations.check(CALLER.get().name)
             try:
-                group = await self.create_group(name, most=MAX_GROUPS_MADE)
+                async with self.creating_group(name):
+                    group = await self.create_group(name, most=MAX_GROUPS_MADE)
             except AlreadyExists:
                 group = await self._groups.find_group(name)
-            except Overloaded:
+            except BrokerError:
                 self._creations.not_made(CALLER.get().name)
                 raise
             if group is not None:
@@ -163,6 +167,21 @@ class Catalog:
         if group is None:
             raise _no_group(name, field)
         return group
+
+    async def group_so_far(self, name: str, field: str = "consumer_group") -> ConsumerGroup:
+        """A consumer group by name; one that `group` would create is not created, and is told as if it were new.
+
+        Raises:
+            InvalidArgument: the name is not allowed.
+            NotFound: there is none, and groups are not created on first use.
+        """
+        group = await self.find_group(name, field)
+        if group is None and not self._creates_group(name):
+            raise _no_group(name, field)
+        return group or ConsumerGroup(0, name, 0)
+
+    def _creates_group(self, name: str) -> bool:
+        return self.config.create_groups and CALLER.get().may(Action.CREATE, Kind.GROUP, name)
 
     async def find_group(self, name: str, field: str = "consumer_group") -> ConsumerGroup | None:
         """A consumer group by name, never created; None: there is none.
@@ -224,7 +243,7 @@ class Catalog:
             self._creations.check(CALLER.get().name)
             try:
                 known = self._producer_group_ids[name] = await self._producer_groups.producer_group_id(name)
-            except Overloaded:
+            except BrokerError:
                 self._creations.not_made(CALLER.get().name)
                 raise
             self.numbered_producer_groups.note(known, name)

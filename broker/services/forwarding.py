@@ -15,6 +15,7 @@ from broker.services.producing.validation import names_deleted_topic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from broker.domain.lease import Receipt
     from broker.ports.delivery import AckWork, ForwardStore
     from broker.services.judges import Judge
     from broker.services.producing.sending import OrdinaryMessage, SendService, Sent
@@ -65,6 +66,27 @@ class ForwardService:
             if (now := await self._groups.allowed(may, again=True)) == allowed:
                 raise
             return await self._send_and_ack(messages, [replace(ack, groups=now) for ack in acks])
+
+    async def has_receipts(self, receipts: Sequence[Receipt], may: Judge | None = None) -> bool:
+        """Whether some of these receipts are of leases that are open; `may` as for sends.
+
+        Raises:
+            Moved: they may have left for another cell.
+        """
+        if may is None:
+            return await self._store.has_receipts(receipts)
+        allowed = await self._groups.allowed(may)
+        moved: Moved | None = None
+        try:
+            if await self._store.has_receipts(receipts, allowed):
+                return True
+        except Moved as error:
+            moved = error.as_outcome()
+        if (now := await self._groups.allowed(may, again=True)) != allowed:
+            return await self._store.has_receipts(receipts, now)
+        if moved is not None:
+            raise moved
+        return False
 
     async def _send_and_ack(self, messages: Sequence[OrdinaryMessage], acks: Sequence[AckWork]) -> list[Sent]:
         ids = [item.message_id or new_id() for item in messages]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import signal
+import subprocess
 import time
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from faults.client import COMMITTED, PATIENCE, message, new_id, unique
 from halfmq.v1 import admin_pb2, consumer_pb2, sink_pb2, transaction_pb2
 from support.brokers import BrokerProcess
 from support.databases import connect, create_database, drop_database, server_url
+from support.sessions import processlist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +50,33 @@ def test_a_topic_is_not_created_by_a_broker_that_looks_for_it_where_it_was(datab
         soon(lambda: two.send(message(far, "2")))
         assert bodies(one, far) == [b"2"]
         assert count(other, "topic", f"name = '{far}'") == 0
+
+
+def test_a_deletion_comes_to_its_end_though_its_client_has_gone_and_its_broker_stops(databases: list[str]) -> None:
+    """Home would refuse the name: it is in its cell no more, and in the list still."""
+    home, other = databases
+    with (
+        BrokerProcess(home, {"HALFMQ_CELLS": f"b={other}"}, drain=60) as broker,
+        CellClient(broker.endpoint) as client,
+        closing(connect(other)) as own,
+        own.cursor() as cursor,
+    ):
+        far = client.topic_in("b")
+        cursor.execute("SELECT VERSION(), DATABASE() FROM topic WHERE name = %s FOR UPDATE", (far,))
+        ((version, database),) = cursor.fetchall()
+        call = client.admin.DeleteTopic.future(admin_pb2.DeleteTopicRequest(topic=far), timeout=PATIENCE)
+        waits = f"db = '{database}' AND id <> CONNECTION_ID() AND info LIKE '%FROM topic WHERE%FOR UPDATE'"
+        until = time.monotonic() + PATIENCE
+        while not count(other, processlist(str(version)), waits):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        call.cancel()
+        broker.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            broker.process.wait(1)
+        own.rollback()
+        assert broker.stop() == 0
+        assert count(other, "topic", f"name = '{far}'") == count(home, "placement", f"name = '{far}'") == 0
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -114,33 +143,66 @@ def test_errors_about_many_or_long_names_are_short(client: CellClient) -> None:
     assert refused(lambda: client.admin.ListTopics(page, timeout=PATIENCE)) == "INVALID_ARGUMENT"
 
 
-def test_a_topic_that_is_created_while_it_is_deleted_is_where_the_list_says(cells: Cells) -> None:
+def test_a_topic_that_is_created_while_it_is_deleted_is_where_the_list_says(
+    client: CellClient, another: CellClient, cells: Cells
+) -> None:
     topic = unique("orders")
     wanted = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name=topic, queue_count=1), cell="b")
-    attempts = 150
-    made = [0, 0]
+    deletion = admin_pb2.DeleteTopicRequest(topic=topic)
+    here = f"name = '{topic}'"
+    left, rounds, until = set(), 0, time.monotonic() + PATIENCE
+    while rounds < 40 or (left != {0, 1} and time.monotonic() < until):
+        rounds += 1
+        with suppress(grpc.RpcError):
+            client.admin.CreateTopic(wanted, timeout=PATIENCE)
+        calls = [
+            another.admin.DeleteTopic.future(deletion, timeout=PATIENCE),
+            client.admin.CreateTopic.future(wanted, timeout=PATIENCE),
+        ]
+        assert {call.code() for call in calls} <= {grpc.StatusCode.OK, grpc.StatusCode.ALREADY_EXISTS}
+        there = count(cells.other, "topic", here)
+        assert count(cells.home, "placement", here) == there
+        assert count(cells.home, "topic", here) == 0
+        left.add(there)
+    assert left == {0, 1}
 
-    def again_and_again(endpoint: str, which: int) -> None:
-        with CellClient(endpoint) as own:
-            for _ in range(attempts):
-                with suppress(grpc.RpcError):
-                    if which:
-                        own.delete_topic(topic)
-                    else:
-                        own.admin.CreateTopic(wanted, timeout=PATIENCE)
-                    made[which] += 1
 
-    threads = [
-        threading.Thread(target=again_and_again, args=(broker.endpoint, which))
-        for which, broker in enumerate((cells.one, cells.two))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert min(made) > 1
-    assert count(cells.other, "topic", f"name = '{topic}'") == count(cells.home, "placement", f"name = '{topic}'")
-    assert count(cells.home, "topic", f"name = '{topic}'") == 0
+def test_a_group_that_is_named_again_where_it_is_remembered_is_in_the_list(
+    client: CellClient, another: CellClient, cells: Cells
+) -> None:
+    """It was deleted by another broker: otherwise it would be created at home, too."""
+    far, group = client.topic_in("b"), unique("readers")
+    another.pull(group, far)
+    client.delete_group(group)
+    another.pull(group, far)
+    assert count(cells.other, "consumer_group", f"name = '{group}'") == 1
+    assert refused(lambda: client.create_group(group)) == "GROUP_EXISTS"
+    client.delete_group(group)
+    client.create_group(group)
+    assert refused(lambda: another.pull(group, far)) in {"MOVED", "TOPICS_APART"}
+    assert count(cells.other, "consumer_group", f"name = '{group}'") == 0
+
+
+@pytest.mark.parametrize("topics", [True, False])
+def test_a_sink_that_is_named_again_where_it_is_remembered_is_in_the_list(
+    client: CellClient, another: CellClient, cells: Cells, topics: bool
+) -> None:
+    far, name = client.topic_in("b"), unique("sink")
+
+    def commit(each: CellClient, number: int, *, with_topics: bool) -> None:
+        request = sink_pb2.CommitEpochRequest(epoch=sink_pb2.Epoch(sink=name, query_id="q", number=number))
+        if with_topics:
+            request.transactions.add(transaction_id=new_id(), messages=[message(far, "1")])
+        each.sinks.CommitEpoch(request, timeout=PATIENCE)
+
+    commit(another, 0, with_topics=True)
+    client.sinks.DeleteSink(sink_pb2.DeleteSinkRequest(sink=name), timeout=PATIENCE)
+    commit(another, 1, with_topics=topics)
+    assert count(cells.other, "sink", f"name = '{name}'") == 1
+    assert count(cells.home, "placement", f"name = '{name}'") == 1
+    commit(client, 2, with_topics=True)
+    client.sinks.DeleteSink(sink_pb2.DeleteSinkRequest(sink=name), timeout=PATIENCE)
+    assert [count(url, "sink", f"name = '{name}'") for url in (cells.home, cells.other)] == [0, 0]
 
 
 def test_two_transactions_of_one_call_with_one_id_are_in_one_cell(client: CellClient) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import queue
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
 from cells.client import count, reason
-from faults.client import PATIENCE, message, unique
-from halfmq.v1 import consumer_pb2
+from faults.client import PATIENCE, message, new_id, unique
+from halfmq.v1 import consumer_pb2, transaction_pb2
 from support.command import killed_when_it_tells, run
+from support.databases import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +73,36 @@ def test_a_new_group_is_created_where_its_topics_have_moved(
     assert there == ([0, 1] if to == "b" else [1, 0])
 
 
+@pytest.mark.parametrize(("begin", "to"), [("", "b"), ("b", "home")])
+def test_a_group_that_reads_by_offset_is_created_by_its_first_progress(
+    client: CellClient, cells: Cells, begin: str, to: str
+) -> None:
+    """And not by asking for it: it would stay where its topic was."""
+    topic, group = client.topic_in(begin), unique("readers")
+    client.send(message(topic, "one"))
+    ask = consumer_pb2.QueueOffsetsRequest(topic=topic, consumer_group=group)
+    tell = consumer_pb2.CommitOffsetsRequest(topic=topic, consumer_group=group)
+    tell.queues.add(queue=0, offset=1)
+
+    def lag() -> int:
+        return client._consumer.QueueOffsets(ask, timeout=PATIENCE).queues[0].lag
+
+    def there() -> list[int]:
+        return [count(url, "consumer_group", f"name = '{group}'") for url in (cells.home, cells.other)]
+
+    assert (lag(), there()) == (1, [0, 0])
+    assert count(cells.home, "placement", f"name = '{group}'") == 0
+    seal(cells, to, "--topic", topic)
+    for call in (lag, lambda: client._consumer.CommitOffsets(tell, timeout=PATIENCE)):
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert reason(refused.value) == "MOVED"
+    resume(cells)
+    served(lag)
+    client._consumer.CommitOffsets(tell, timeout=PATIENCE)
+    assert (lag(), there()) == (0, [0, 1] if to == "b" else [1, 0])
+
+
 def settled_at_home(client: CellClient) -> str:
     """A receipt that was acknowledged."""
     topic, group = client.topic_in(""), client.group_in("")
@@ -87,6 +119,33 @@ def await_gone(client: CellClient, handle: str) -> None:
         assert said == "MOVED"
         assert time.monotonic() < until
         time.sleep(0.5)
+
+
+def test_what_is_nowhere_is_told_so_while_a_move_only_copies(client: CellClient, cells: Cells) -> None:
+    with closing(connect(cells.home, autocommit=True)) as own, own.cursor() as cursor:
+        # As `halfmq cells move` notes it first.
+        cursor.execute(
+            "INSERT INTO cell_move (from_cell, to_cell, state, names, started_at, told_by)"
+            " VALUES (0, 1, 1, '[]', 1, 'os:tester')"
+        )
+        try:
+            told_as_missing(client)
+        finally:
+            cursor.execute("DELETE FROM cell_move WHERE ended_at IS NULL")
+
+
+def told_as_missing(client: CellClient) -> None:
+    """A transaction and a message that no cell has."""
+    request = transaction_pb2.CommitRequest(transaction_ids=[new_id()])
+    until = time.monotonic() + LONGEST
+    # Other moves may have ended just before.
+    while (error := client.transactions.Commit(request, timeout=PATIENCE).results[0].error).reason == "MOVED":
+        assert time.monotonic() < until, error
+        time.sleep(0.5)
+    assert error.code == grpc.StatusCode.NOT_FOUND.value[0]
+    with pytest.raises(grpc.RpcError) as missing:
+        client.message(new_id())
+    assert missing.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 class TestReceipts:

@@ -14,6 +14,8 @@ from broker.ports.delivery import JoinWork
 from broker.storage.catalog import cells
 from broker.storage.engine.connection import Database
 from broker.storage.migrations import migrate
+from broker.storage.moving import arriving, sealing
+from broker.storage.moving.copies import Copies
 from broker.storage.moving.databases import Databases
 from broker.storage.moving.mover import Mover
 from broker.storage.moving.planning import plan
@@ -135,6 +137,14 @@ class Installation:
         """Moves names to a cell."""
         mover, begun = self.begin(target, *names, with_others=with_others)
         return mover.carry_on(begun)
+
+    def seal(self, move: Move) -> None:
+        """Goes on with a move that has begun, up to the seal."""
+        databases = self.databases()
+        databases.write(move.target, lambda session: arriving.begin(session, move.number, move.names, 1))
+        Copies(databases, move, lambda _: None).ahead()
+        now = self.worlds[0].clock.now()
+        databases.write(move.source, lambda session: sealing.seal(session, move.number, move.names, now))
 
     def count(self, cell: int, table: str, where: str = "1 = 1") -> int:
         """Rows of a table."""

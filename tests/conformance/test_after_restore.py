@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -369,3 +371,22 @@ async def test_a_group_joins_as_always(world: World, store: Store, topic: Topic)
     group = await store.create_group("late", GroupSettings(3), TopicSettings(1, HOUR))
     await store.join(JoinWork(group, [topic], "consumer", {}))
     assert bodies(await pull(store, group, topic)) == ["new"]
+
+
+async def test_what_is_stored_meanwhile_comes_before_the_gap(world: World, store: Store, topic: Topic) -> None:
+    """Of a broker that was not stopped: it would be skipped in the gap."""
+    ok(await store.send([sending(topic)]))
+    storing = world.session()
+    storing.begin()
+    storing.run("UPDATE queue SET next_offset = next_offset + 3 WHERE queue_id = ?", (topic.queue_ids[0],))
+    with ThreadPoolExecutor(1) as threads:
+        telling = threads.submit(told, world)
+        await asyncio.sleep(0.5)
+        assert not telling.done()
+        storing.commit()
+        first = telling.result().first_number
+    session = world.session()
+    session.begin(write=False)
+    gap = session.fetch("SELECT first_offset, end_offset FROM offset_gap WHERE queue_id = ?", (topic.queue_ids[0],))
+    session.rollback()
+    assert [tuple(row) for row in gap] == [(1 + 3, first)]

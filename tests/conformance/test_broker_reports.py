@@ -10,7 +10,7 @@ import pytest
 
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.ports.connections import SILENT, BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.connections import ALIVE, SILENT, BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.log import SendWork
 from conformance.world import HOUR, LEASE, ack, new_id, ok, receipts, text
@@ -82,12 +82,15 @@ async def test_without_clients_a_report_needs_one_of_the_same_process_before_it(
     assert not await store.report_broker(ONE, None)
 
 
-async def test_a_broker_that_leaves_does_not_remove_the_one_that_has_its_name(store: Store) -> None:
+async def test_a_broker_that_leaves_does_not_remove_the_one_that_has_its_name(world: World, store: Store) -> None:
+    namesake = replace(ONE, pid=13)
     await store.report_broker(ONE, CLIENTS)
-    await store.report_broker(replace(ONE, pid=13), CLIENTS)
+    await store.report_broker(namesake, CLIENTS)
+    world.clock.pass_time(2 * ALIVE + 1)
+    await store.report_broker(namesake, None)
     await store.forget_broker(ONE)
     assert [each.pid for each in await store.brokers()] == [13]
-    await store.forget_broker(replace(ONE, pid=13))
+    await store.forget_broker(namesake)
     assert await store.brokers() == []
 
 

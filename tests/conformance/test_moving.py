@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.cell_opening import finder_of
 from broker.domain.cell import given_by
 from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
@@ -18,8 +20,11 @@ from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.groups import DeadLetterSearch
 from broker.ports.log import Duplicate, RecallWork
 from broker.ports.transactions import PrepareWork
+from broker.storage.catalog import placement
 from broker.storage.moving import arriving
 from broker.storage.moving.copies import Copies
+from broker.storage.moving.planning import MOST_SINKS, plan
+from conformance.interleaving import ending, waits_or_ends
 from conformance.moving import B, C, Installation, found_in, group, made_in, sink, the_topic, topic
 from conformance.world import (
     HOUR,
@@ -47,7 +52,10 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Sequence
+
+    from broker.domain.cell import Name, Placement
+    from broker.storage.engine.session import Session
 
 WAYS = [(0, B), (B, 0), (B, C)]
 
@@ -239,6 +247,48 @@ async def test_sinks_keep_epochs_and_what_is_being_written(cells: Installation) 
     assert cells.count(0, "sink") == 0
 
 
+async def test_a_sink_that_writes_nothing_at_the_moment_is_told_and_moves_by_its_name(cells: Installation) -> None:
+    store, _, _ = await made_in(cells, 0)
+    for name in ("archive", *(f"s{number:02}" for number in range(MOST_SINKS))):
+        await store.commit_epoch(Epoch(name, "query", 0), {})
+    planned = plan(cells.databases(), [topic(), group(), sink("s00")], B)
+    assert (planned.sinks_left, planned.more_sinks) == (
+        [sink(), *(sink(f"s{number:02}") for number in range(1, MOST_SINKS))],
+        False,
+    )
+    planned = plan(cells.databases(), [topic(), group()], B)
+    assert (len(planned.sinks_left), planned.more_sinks) == (MOST_SINKS, True)
+    cells.move(B, topic(), group())
+    planned = plan(cells.databases(), [sink()], B)
+    assert planned.sinks_left == []
+    cells.move(B, sink())
+    there = cells.store(B)
+    assert (await there.find_sink("archive")).committed_epoch == 0
+    await there.commit_epoch(Epoch("archive", "query", 1), {})
+
+
+async def test_a_group_that_has_read_nothing_yet_is_told_and_moves_by_its_name(cells: Installation) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    await store.create_topic("returns", TopicSettings(1, HOUR))
+    radio = await store.create_group("radio", GroupSettings(3, mode=GroupMode.BROADCASTING), TopicSettings(1, HOUR))
+    await store.join(JoinWork(radio, [orders], "consumer", {}))
+    choosy = await store.create_group("choosy", GroupSettings(3), TopicSettings(1, HOUR))
+    await store.set_filter(choosy, orders, compile_filter(FilterKind.TAG, "big"))
+    idle = [f"g{number:02}" for number in range(MOST_SINKS + 1)]
+    for name in idle:
+        await store.create_group(name, GroupSettings(3), TopicSettings(1, HOUR))
+    planned = plan(cells.databases(), [topic("returns"), group("g00")], B)
+    assert (planned.groups_left, planned.more_groups) == ([group(name) for name in idle[1:]], False)
+    planned = plan(cells.databases(), [topic("returns")], B)
+    assert (planned.groups_left, planned.more_groups) == ([group(name) for name in idle[:-1]], True)
+    cells.move(B, topic())
+    cells.move(B, group("g00"))
+    assert plan(cells.databases(), [group("g01")], B).groups_left == []
+    reader = await cells.store(B).find_group("g00")
+    assert reader is not None
+    await cells.store(B).join(JoinWork(reader, [await the_topic(cells, B)], "consumer", {}))
+
+
 async def test_there_and_back_again(cells: Installation) -> None:
     store, orders, billing = await made_in(cells, 0)
     await store.send([sending(orders, "at home", keys=("k",), dedup_key="d1")])
@@ -284,6 +334,7 @@ async def test_a_transaction_with_other_topics_is_named_and_nothing_is_sealed(ce
     with pytest.raises(Refused) as refused:
         mover.carry_on(move)
     assert (refused.value.reason, "topic 'stock'" in refused.value.message) == ("TRANSACTIONS_APART", True)
+    assert "halfmq cells move --give-up" in refused.value.message
     assert await found_in(cells) == [0]
     await decided(store, commit(pending))
     assert mover.carry_on(move).moved
@@ -298,7 +349,23 @@ async def test_a_move_of_too_many_rows_is_refused_before_anything_stands_still(c
     with pytest.raises(Refused, match="--most-rows") as refused:
         cells.mover(most_rows=3).carry_on(move)
     assert refused.value.reason == "TOO_MANY_ROWS"
+    assert "go on with `halfmq cells move --resume`" in refused.value.message
     assert await found_in(cells) == [0]
+    assert mover.carry_on(move).moved
+
+
+async def test_a_group_that_came_while_it_was_copied_is_named_with_what_can_be_done(cells: Installation) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    mover, move = cells.begin(B, topic(), group())
+    late = await store.create_group("late", GroupSettings(3), TopicSettings(1, HOUR))
+    await store.join(JoinWork(late, [orders], "consumer", {}))
+    with pytest.raises(Refused) as refused:
+        mover.carry_on(move)
+    assert (refused.value.reason, "group 'late'" in refused.value.message) == ("MOVED_APART", True)
+    assert "halfmq cells move --give-up" in refused.value.message
+    assert "halfmq cells move --resume" in refused.value.message
+    assert "--with-others" not in refused.value.message
+    await store.delete_group(late)
     assert mover.carry_on(move).moved
 
 
@@ -317,12 +384,34 @@ async def test_one_move_at_a_time(cells: Installation) -> None:
 
 async def test_a_name_that_is_taken_there_is_refused(cells: Installation) -> None:
     await made_in(cells, 0)
-    await cells.store(B).create_topic("orders", TopicSettings(1, HOUR))
     mover, move = cells.begin(B, topic(), group())
+    await cells.store(B).create_topic("orders", TopicSettings(1, HOUR))
     with pytest.raises(Refused, match="already"):
         mover.carry_on(move)
     mover.give_up(move)
     assert await found_in(cells) == [0, B]
+    with pytest.raises(Refused, match="has a topic 'orders' already"):
+        cells.begin(B, topic(), group())
+    assert mover.open_move() is None
+
+
+async def test_dead_letters_of_a_deleted_group_are_not_told_to_be_deleted_by_their_name(cells: Installation) -> None:
+    """That would delete those of the group that is to move."""
+    await made_in(cells, 0)
+    there = cells.store(B)
+    gone = await there.create_group("billing", GroupSettings(3), TopicSettings(1, HOUR))
+    with pytest.raises(Refused, match="has a consumer group 'billing' already"):
+        cells.begin(B, topic(), group())
+    await there.delete_group(gone)
+    with pytest.raises(Refused, match="dead letters of a group 'billing' that was deleted there") as refused:
+        cells.begin(B, topic(), group())
+    assert (refused.value.reason, "delete one of them" in refused.value.message) == ("NAME_TAKEN", False)
+    # Nothing was begun. Retention deletes them once they are empty.
+    assert cells.mover().open_move() is None
+    cells.worlds[0].clock.pass_time(2 * HOUR)
+    for topic_id in await there.orphaned_dead_letters(0, 10):
+        await there.delete_orphaned(topic_id)
+    assert cells.move(B, topic(), group()).moved
 
 
 async def test_what_retention_deletes_while_it_is_copied_does_not_come_back(cells: Installation) -> None:
@@ -375,3 +464,71 @@ async def test_a_copy_that_differs_is_not_taken_for_the_topic(cells: Installatio
     assert await found_in(cells) == [0]
     assert cells.count(B, "message") == 0
     ok(await store.send([sending(orders, "d")]))
+
+
+async def test_a_name_that_was_withdrawn_is_refused_at_home_until_it_is_let_in(cells: Installation) -> None:
+    """In between it may be found in its cell after all."""
+    store = cells.store(0)
+    stock = topic("stock")
+    await store.place(stock, B)
+    assert await store.displaced([stock, topic("unknown")]) == []
+    await store.readmit(stock)
+    await store.withdraw(stock, C)
+    assert (await store.placements([stock]))[stock].cell == B, "it is placed"
+    await store.withdraw(stock, B)
+    with pytest.raises(Moved):
+        await store.create_topic("stock", TopicSettings(1, HOUR))
+    assert await store.displaced([stock]) == [stock]
+    await store.readmit(stock)
+    assert await store.displaced([stock]) == []
+    await store.create_topic("stock", TopicSettings(1, HOUR))
+
+
+async def test_a_name_that_is_placed_while_it_is_let_in_is_refused_at_home(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, stock = cells.store(0), topic("stock")
+    real, other = placement.placements, cells.worlds[0].session()
+
+    def hooked(session: Session, names: Sequence[Name], *, locked: bool = False) -> dict[Name, Placement]:
+        found = real(session, names, locked=locked)
+        monkeypatch.setattr(placement, "placements", real)
+        other.begin()
+        placement.place(other, stock, B)
+        other.commit()
+        return found
+
+    monkeypatch.setattr(placement, "placements", hooked)
+    await store.readmit(stock)
+    monkeypatch.setattr(placement, "placements", real)
+    assert (await store.place(stock, B)).cell == B
+    with pytest.raises(Moved):
+        await store.create_topic("stock", TopicSettings(1, HOUR))
+
+
+async def test_a_name_that_is_being_placed_is_let_in_by_nobody(cells: Installation) -> None:
+    """Whoever lets it in waits for that, and sees its place then."""
+    store, stock, world = cells.store(0), topic("stock"), cells.worlds[0]
+    await store.place(stock, B)
+    await store.withdraw(stock, B)
+    placing = world.session()
+    placing.begin()
+    placement.place(placing, stock, B)
+    readmitting = asyncio.create_task(store.readmit(stock))
+    await waits_or_ends(world, readmitting)
+    placing.commit()
+    await ending(readmitting)
+    with pytest.raises(Moved):
+        await store.create_topic("stock", TopicSettings(1, HOUR))
+
+
+async def test_a_cell_is_asked_for_a_topic_whatever_a_broker_remembers(cells: Installation) -> None:
+    _, orders, _ = await made_in(cells, B)
+    remembering, other = cells.worlds[B].broker("remembering"), cells.worlds[B].broker("other")
+    finds = finder_of(remembering)
+    assert await finds(topic())
+    await other.delete_topic(orders)
+    assert remembering.known_topic("orders") is not None
+    assert not await finds(topic())
+    assert await finds(group())
+    assert not await finds(sink())

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
+from broker.ports.epochs import Epoch
 from conformance.moving import B, Installation, found_in, made_in, the_topic
 from conformance.world import HOUR, log_of, new_id, ok, sending
 from halfmq_cli.serving import REFUSED
@@ -43,6 +45,8 @@ def halfmq(cells: Installation, *arguments: str) -> CompletedProcess[str]:
 async def test_a_topic_is_moved_with_what_reads_it(cells: Installation) -> None:
     store, orders, _ = await made_in(cells, 0)
     ok(await store.send([sending(orders, "one")]))
+    await store.commit_epoch(Epoch("archive", "query", 0), {})
+    await store.create_group("idle", GroupSettings(3), TopicSettings(1, HOUR))
     refused = halfmq(cells, *ORDERS)
     assert (refused.returncode, "group 'billing'" in refused.stderr, "--with-others" in refused.stderr) == (
         REFUSED,
@@ -52,6 +56,8 @@ async def test_a_topic_is_moved_with_what_reads_it(cells: Installation) -> None:
     looked_at = halfmq(cells, *ORDERS, "--with-others", "--dry-run")
     assert looked_at.returncode == 0, looked_at.stderr
     assert "from home to b: topic 'orders', group 'billing'; 1 messages with 3 bytes are copied" in looked_at.stdout
+    assert "; sinks of this cell that stay: sink 'archive'; name those that write these topics" in looked_at.stdout
+    assert "; groups of this cell that have read nothing yet, and stay: group 'idle'; name those" in looked_at.stdout
     assert await found_in(cells) == [0]
     moved = halfmq(cells, *ORDERS, "--with-others")
     assert moved.returncode == 0, moved.stderr

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
 
+from broker.domain.group import EARLIEST
 from broker.domain.place import InLog
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState
@@ -20,8 +21,10 @@ from broker.ports.transactions import PrepareWork, TransactionOutcome
 from broker.storage.engine.clock import DatabaseClock
 from broker.storage.engine.session import Session, StartOver
 from broker.storage.groups import progress
-from broker.storage.moving import aligning, arriving, sealing
+from broker.storage.moving import aligning, arriving, copies, copying, sealing
+from broker.storage.moving.columns import columns_of
 from broker.storage.moving.copies import Copies
+from broker.storage.moving.refusals import MoveRefused
 from broker.storage.retention import trimming
 from conformance.moving import B, Installation, found_in, group, made_in, the_topic, topic
 from conformance.submitting import committed, service_on, texts
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
+    from broker.storage.moving.copying import Piece, Queue
+    from broker.storage.moving.records import ProducerGroups
 
 PRODUCERS = 4
 BEFORE, AFTER = 300, 20
@@ -164,6 +169,106 @@ async def test_a_topic_in_use_moves_and_nothing_is_lost_doubled_or_handled_twice
         stored_bytes_are_exact(world)
 
 
+async def test_a_queue_that_grows_while_it_is_copied_comes_to_an_end(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece that is read brings as many new messages; if they are many, nothing is sealed."""
+    store, orders, _ = await made_in(cells, 0)
+    ok(await store.send([sending(orders, "one"), sending(orders, "two")]))
+    mover, move = cells.begin(B, topic(), group())
+    databases, writing, reads = cells.databases(), cells.worlds[0].session(), 0
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    real, (queue_id,) = copying.read_piece, orders.queue_ids
+
+    def growing(session: Session, queue: Queue, after: int | None, groups: ProducerGroups) -> Piece:
+        nonlocal reads
+        reads += 1
+        assert reads < 200, "it goes on for ever"
+        piece = real(session, queue, after, groups)
+        columns = columns_of("message").split(", ")
+        for _ in piece.rows:
+            writing.begin()
+            row = writing.fetch(
+                f"SELECT {', '.join(columns)} FROM message WHERE queue_id = ? ORDER BY log_offset DESC LIMIT 1",
+                (queue_id,),
+            )[0]
+            new = dict(zip(columns, row, strict=True)) | {"log_offset": row[columns.index("log_offset")] + 1}
+            writing.insert("message", ", ".join(columns), [tuple(new.values())])
+            writing.run("UPDATE queue SET next_offset = next_offset + 1 WHERE queue_id = ?", (queue_id,))
+            writing.commit()
+        return piece
+
+    told: list[str] = []
+    monkeypatch.setattr(copying, "read_piece", growing)
+    monkeypatch.setattr(copying, "AT_ONCE", 1)
+    monkeypatch.setattr(copies, "TOLD_EVERY", 2)
+    a_pass = ["copied 2 messages so far", "copied 2 messages"]
+    Copies(databases, move, told.append).ahead()
+    # What came while all was compared is copied behind it, and what came while keys were once more.
+    assert told == a_pass * 3
+    monkeypatch.setattr(copies, "LITTLE", 1)
+    monkeypatch.setattr(copies, "BRIEF", 3600)
+    told.clear()
+    # What is copied that fast may be more.
+    Copies(databases, move, told.append).ahead()
+    assert told == a_pass * 3
+    monkeypatch.setattr(copies, "BRIEF", -1)
+    monkeypatch.setattr(copies, "MOST_PASSES", 3)
+    told.clear()
+    with pytest.raises(MoveRefused, match=r"filled about as fast as it is copied: .* 2 messages were new") as refused:
+        Copies(databases, move, told.append).ahead()
+    assert (refused.value.reason, told) == ("FILLED_TOO_FAST", a_pass * 3)
+    with pytest.raises(MoveRefused, match="--resume"):
+        mover.carry_on(move)
+    assert mover.open_move() == move
+    assert await found_in(cells) == [0]
+    ok(await store.send([sending(orders, "it goes on")]))
+
+
+async def test_what_comes_while_dedup_keys_are_compared_does_not_hold_up_the_move(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes far longer than to copy what came meanwhile."""
+    store, orders, _ = await made_in(cells, 0)
+    ok(await store.send([sending(orders, "one"), sending(orders, "two")]))
+    _, move = cells.begin(B, topic(), group())
+    databases, loop = cells.databases(), asyncio.get_running_loop()
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    real = Copies._align
+
+    def slow(self: Copies, parts: list[aligning.Part], *, sealed: bool) -> None:
+        real(self, parts, sealed=sealed)
+        sent = store.send([sending(orders, str(number)) for number in range(5)])
+        ok(asyncio.run_coroutine_threadsafe(sent, loop).result())
+
+    monkeypatch.setattr(Copies, "_align", slow)
+    monkeypatch.setattr(copies, "LITTLE", 1)
+    monkeypatch.setattr(copies, "BRIEF", -1)
+    told: list[str] = []
+    await asyncio.to_thread(Copies(databases, move, told.append).ahead)
+    assert told == [f"copied {number} messages" for number in (2, 0, 5, 0, 5, 0)]
+
+
+async def test_what_comes_while_the_log_is_compared_is_not_left_for_the_seal(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, orders, _ = await made_in(cells, 0)
+    ok(await store.send([sending(orders, "one", dedup_key="order 1")]))
+    _, move = cells.begin(B, topic(), group())
+    databases, loop = cells.databases(), asyncio.get_running_loop()
+    databases.write(B, lambda session: arriving.begin(session, move.number, move.names, 1))
+    real = Copies._compare
+
+    def slow(self: Copies, queue: Queue) -> None:
+        real(self, queue)
+        sent = store.send([sending(orders, "two", dedup_key="order 2")])
+        ok(asyncio.run_coroutine_threadsafe(sent, loop).result())
+
+    monkeypatch.setattr(Copies, "_compare", slow)
+    await asyncio.to_thread(Copies(databases, move, lambda _: None).ahead)
+    assert [cells.count(B, table) for table in ("dedup_key", "message")] == [2, 2]
+
+
 async def test_an_ack_in_doubt_is_not_taken_for_done_when_its_lease_moves(
     cells: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +296,23 @@ async def test_an_ack_in_doubt_is_not_taken_for_done_when_its_lease_moves(
     ok(await there.settle(acks(held)))
 
 
+async def test_a_cell_tells_of_receipts_that_may_have_left_it(cells: Installation) -> None:
+    store, orders, billing = await made_in(cells, 0)
+    ok(await store.send([sending(orders, "one")]))
+    (held,) = receipts(await pull(store, billing, orders))
+    assert await store.has_receipts([held])
+    assert not await store.has_receipts([replace(held, token=held.token + 1)])
+    assert await store.has_receipts([held], frozenset([billing.group_id]))
+    assert not await store.has_receipts([held], frozenset([billing.group_id + 1]))
+    mover, move = cells.begin(B, topic(), group())
+    assert not await cells.store(B).has_receipts([held])
+    cells.seal(move)
+    with pytest.raises(Moved):
+        await store.has_receipts([held])
+    assert mover.carry_on(move).moved
+    assert await cells.store(B).has_receipts([held])
+
+
 async def test_progress_that_is_recorded_while_its_group_leaves_is_refused(
     cells: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +323,17 @@ async def test_progress_that_is_recorded_while_its_group_leaves_is_refused(
     monkeypatch.setattr(progress, "join", lambda *_: set())
     with pytest.raises(NotFound):
         await store.commit_offsets(billing, orders, {orders.queue_ids[0]: 1})
+
+
+async def test_a_group_that_is_sealed_is_not_told_that_it_never_read_its_topic(cells: Installation) -> None:
+    store, orders, billing = await made_in(cells, 0)
+    mover, move = cells.begin(B, topic(), group())
+    cells.seal(move)
+    with pytest.raises(NotFound) as refused:
+        await store.seek_group(billing, orders.queue_ids, to=EARLIEST, offset=None)
+    assert refused.value.reason == "GROUP_NOT_FOUND"
+    mover.give_up(move)
+    await store.seek_group(billing, orders.queue_ids, to=EARLIEST, offset=None)
 
 
 async def test_retention_that_was_under_way_deletes_nothing_of_what_is_sealed(cells: Installation) -> None:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.ids import format_id
 from broker.domain.topic import TopicSettings
 from broker.domain.transaction import TransactionState, VerdictSource
 from broker.errors import VerdictConflict
+from broker.ports.epochs import Epoch, SinkWork
 from broker.ports.transactions import PrepareWork
-from broker.storage.moving import arriving, copying, sealing
+from broker.storage.moving import arriving, copying, sealing, taken_rows
 from broker.storage.moving.copies import Copies
+from broker.storage.moving.planning import plan
 from broker.storage.moving.refusals import MoveRefused, Why
-from conformance.moving import B, Installation, found_in, group, made_in, the_topic, topic
+from conformance.moving import B, Installation, found_in, group, made_in, sink, the_topic, topic
 from conformance.world import HOUR, POLICY, commit, decided, half, log_of, new_id, of, ok, rollback, sending
 
 if TYPE_CHECKING:
@@ -80,6 +83,35 @@ async def test_evidence_of_what_waits_for_its_time_goes_with_it(cells: Installat
     assert {table: cells.count(0, table) for table in ("op_record", *EVIDENCE)} == dict.fromkeys(
         ("op_record", *EVIDENCE), 0
     )
+
+
+async def test_all_rows_that_are_taken_out_were_counted_before(
+    cells: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, orders, billing = await made_in(cells, 0)
+    await committed(cells, store, orders, "late", "late", "now")
+    own = new_id()
+    await prepare(store, own, half(orders, "half"), half(orders, "half"))
+    await check(cells, store, own)
+    await store.check_again(own, POLICY, "ann", "look again")
+    await store.set_filter(billing, orders, compile_filter(FilterKind.TAG, "big"))
+    epoch = Epoch("archive", "query", 0)
+    work = PrepareWork(new_id(), await store.producer_group_id("%SINK%archive"), [half(orders, "one")], checked=False)
+    assert await store.prepare_epoch(SinkWork(epoch, new_id(), work)) is False
+    names = [topic(), group(), sink()]
+    counted = plan(cells.databases(), names, B).rows
+    mover, move = cells.begin(B, *names)
+    with pytest.raises(MoveRefused) as refused:
+        # It is estimated again right before the seal, which is not even begun then.
+        monkeypatch.setattr(sealing, "seal", None)
+        cells.mover(most_rows=counted - 1).carry_on(move)
+    assert refused.value.why is Why.TOO_MANY_ROWS
+    monkeypatch.undo()
+    cells.seal(move)
+    databases = cells.databases()
+    taken = databases.read(0, lambda session: list(taken_rows.read(session, move.number)))
+    assert counted == sum(len(each.rows) for each in taken if each.origin != "producer_group")
+    assert mover.carry_on(move).moved
 
 
 async def test_what_an_operator_did_goes_along_where_no_check_was_sent(cells: Installation) -> None:

@@ -10,8 +10,9 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import ConfigurationError, DatabaseReplaced, StorageUnavailable
-from broker.ports.connections import SILENT, BrokerStatus
+from broker.ports.connections import ALIVE, SILENT, BrokerStatus
 from broker.ports.transactions import PrepareWork
+from broker.storage.adapters import connections
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
 from broker.storage.engine.connection import Database
 from conformance.restoring import Moment, committed, epoch, told, whole_log
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from broker.domain.topic import Topic
+    from broker.ports.connections import ConnectedClient
     from broker.storage.adapters.store import Store
 
 ON_ONE = pytest.mark.parametrize("kind", ["mariadb"])
@@ -171,15 +173,125 @@ async def test_a_broker_notices_that_a_restore_was_told(world: World, store: Sto
     database.close()
 
 
+async def test_two_brokers_with_one_name_notice_nothing_and_are_told_of(
+    world: World, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two containers on one host's network, or a frozen machine whose replacement has its name: nothing is lost."""
+    other, namesake = world.broker("b"), replace(ONE, pid=13)
+    clients: list[ConnectedClient] = []
+    await store.report_broker(ONE, clients)
+    for _ in range(3):
+        world.clock.pass_time(SECOND)
+        assert await other.report_broker(namesake, clients)
+        world.clock.pass_time(SECOND)
+        assert not await store.report_broker(ONE, None)
+        assert await store.report_broker(ONE, clients)
+    assert world.count("restoration") == 0
+    told_of = [each.getMessage() for each in caplog.records if "broker_id of its own" in each.getMessage()]
+    assert [each.partition(":")[0] for each in told_of] == [
+        "another broker reports as 'one', too, pid 13 on host-1",
+        "another broker reports as 'one', too, pid 12 on host-1",
+    ]
+
+
+@ON_ONE
+async def test_a_namesake_that_ends_and_takes_the_report_along_is_no_restore(world: World, store: Store) -> None:
+    """As a broker of an earlier version does that was replaced before it had drained."""
+    new, own = world.broker("b"), replace(ONE, pid=13)
+    await store.report_broker(ONE, [])
+    world.clock.pass_time(SECOND)
+    await new.report_broker(own, [])
+    world.clock.pass_time(2 * SECOND)
+    assert await new.report_broker(own, None)
+    world.clock.pass_time(2 * SECOND)
+    await store.report_broker(ONE, [])
+    session = world.session()
+    session.begin()
+    session.run("DELETE FROM broker")
+    session.commit()
+    world.clock.pass_time(SECOND)
+    assert not await new.report_broker(own, None)
+    assert await new.report_broker(own, [])
+    assert world.count("restoration") == 0
+    # From then on it is alone, and a restore is noticed.
+    world.clock.pass_time(60 * SECOND)
+    moment = Moment(world)
+    assert await new.report_broker(own, None)
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await new.report_broker(own, None)
+
+
+@ON_ONE
+async def test_a_namesake_that_starts_and_ends_between_two_reports_leaves_its_own(world: World, store: Store) -> None:
+    """The one before knows of no namesake, and would take a report that has gone for a restore."""
+    short_lived, own = world.broker("b"), replace(ONE, pid=13)
+    await store.report_broker(ONE, [])
+    world.clock.pass_time(SECOND)
+    await short_lived.report_broker(own, [])
+    world.clock.pass_time(2 * SECOND)
+    await short_lived.forget_broker(own)
+    world.clock.pass_time(2 * SECOND)
+    assert not await store.report_broker(ONE, None)
+    assert await store.report_broker(ONE, [])
+    assert world.count("restoration") == 0
+    # It is alone again; it leaves nothing.
+    world.clock.pass_time(2 * ALIVE + 1)
+    assert await store.report_broker(ONE, None)
+    await store.forget_broker(ONE)
+    assert await store.brokers() == []
+
+
+@ON_ONE
+async def test_the_report_of_a_dead_namesake_is_replaced_though_the_clock_went_back(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover to a server whose clock is behind."""
+    await store.report_broker(ONE, [])
+    world.clock.time -= 600 * SECOND
+    new, own = world.broker("b"), replace(ONE, pid=13)
+    assert not await new.report_broker(own, [])
+    assert not await new.report_broker(own, [])
+    monkeypatch.setattr(connections, "ENDED_AFTER", 0.0)
+    assert await new.report_broker(own, [])
+    assert [each.pid for each in await store.brokers()] == [13]
+
+
+@ON_ONE
+async def test_a_namesake_that_was_frozen_replaces_no_later_report(world: World, store: Store) -> None:
+    frozen = world.broker("b")
+    await store.report_broker(ONE, [])
+    later = world.clock.now() + 60 * SECOND
+    early, world.clock.time = world.clock.time, later
+    await store.report_broker(ONE, [])
+    world.clock.time = early
+    await frozen.report_broker(replace(ONE, pid=13), [])
+    world.clock.time = later + SECOND
+    assert await store.report_broker(ONE, None)
+    assert world.count("restoration") == 0
+
+
+@ON_ONE
+async def test_a_restore_that_brings_back_the_process_before_is_noticed(world: World, store: Store) -> None:
+    """The one that had the broker's name before it was started again."""
+    before = world.broker("b")
+    await before.report_broker(replace(ONE, pid=11), [])
+    moment = Moment(world)
+    world.clock.pass_time(5 * SECOND)
+    await store.report_broker(ONE, [])
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+
+
 @ON_ONE
 async def test_a_broker_that_was_forgotten_notices_nothing(world: World, store: Store) -> None:
-    """It was silent for long, and others removed its row; or another process has its name by now."""
+    """It was silent for long, and others removed its row."""
     other = world.broker("b")
     await store.report_broker(ONE, [])
     world.clock.pass_time(SILENT + 1)
     await other.forget_silent_brokers(SILENT)
     assert not await store.report_broker(ONE, None)
-    await store.report_broker(ONE, [])
-    world.clock.pass_time(SILENT)
-    await other.report_broker(replace(ONE, pid=13), [])
     await store.report_broker(ONE, [])

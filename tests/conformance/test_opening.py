@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from broker.errors import ConfigurationError
+from broker.storage.engine.cluster import role
 from broker.storage.engine.connection import Database
-from broker.storage.engine.dialects import failure_of
+from broker.storage.engine.dialects import failure_of, server_settings
 from broker.storage.engine.durability import open_database
 from broker.storage.engine.failures import Failure
-from broker.storage.engine.session import Session
 from conformance.fake_server import GOOD_SETTINGS, FakeServer
 from support.databases import server_url
 
@@ -217,21 +217,20 @@ def test_the_real_servers_settings_are_those_asked_for(
     kind: Kind, fresh_database: Callable[[Kind], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, list[object]] = {}
-    real = Session.fetch
 
-    def fetch(session: Session, sql: str, values: Sequence[object] = ()) -> Sequence[tuple[object, ...]]:
-        found = real(session, sql, values)
+    def rows(connection: Any, sql: str) -> Sequence[tuple[object, ...]]:
+        found = role.rows(connection, sql)
         asked[sql] = [str(value) for value in found[0]]
         return found
 
-    monkeypatch.setattr(Session, "fetch", fetch)
+    monkeypatch.setattr(server_settings, "rows", rows)
     database, _ = open_database(fresh_database(kind), answer_timeout=5.0)
     session = database.session()
-    shown = dict(real(session, "SHOW GLOBAL VARIABLES"))
+    shown = dict(session.fetch("SHOW GLOBAL VARIABLES"))
     session.rollback()
     database.release(session)
     database.close()
-    ((sql, found),) = [(sql, found) for sql, found in asked.items() if "@@GLOBAL" in sql]
+    ((sql, found),) = asked.items()
     names = re.findall(r"@@GLOBAL\.(\w+)", sql)
     assert "innodb_flush_log_at_trx_commit" in names
     switches = {"ON": "1", "OFF": "0"}

@@ -234,7 +234,18 @@ def test_a_sample_for_metrics_reads_what_is_open_and_nothing_of_the_past(past: P
     plans_hold(past, measured, may_scan=frozenset({"totals": {"scheduled_message"}, "lags": {"lease"}}.get(name, ())))
 
 
-DIAGNOSES = ["clock", "tables", "plans", "stuck-checks", "producers", "retention", "deletions", "scheduled", "restores"]
+DIAGNOSES = [
+    "clock",
+    "tables",
+    "plans",
+    "stuck-checks",
+    "producers",
+    "retention",
+    "deletions",
+    "scheduled",
+    "restores",
+    "moves",
+]
 
 
 @pytest.mark.parametrize("check", DIAGNOSES)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.domain.check_policy import SECOND
+from broker.domain.filters import FilterKind, compile_filter
 from broker.domain.message import Message
 from broker.domain.topic import TopicSettings
 from broker.errors import NotFound
 from broker.ports.log import SendWork
 from broker.ports.upkeep import ToTrim
 from broker.services.ids import new_id
-from broker.storage.retention.trimming import CHUNK
+from broker.storage.engine.session import Session
+from broker.storage.retention.trimming import CHUNK, trim_queue
 from conformance.world import (
     HOUR,
     LEASE,
@@ -33,9 +35,16 @@ from conformance.world import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.domain.group import ConsumerGroup
     from broker.domain.topic import Topic
     from broker.storage.adapters.store import Store
+    from broker.storage.engine.statements import Answer, Statement
+
+
+LAST = 2
+"""Behind the two reads of messages with a filter: of what is judged, and of what matches."""
 
 
 async def fill(store: Store, topic: Topic, *names: str) -> None:
@@ -57,6 +66,31 @@ async def expired(store: Store, limit: int = 10) -> tuple[list[str], set[int], s
 
 async def trim(store: Store, topic: Topic) -> int:
     return await store.trim_queue(topic, topic.queue_ids[0])
+
+
+def trimmed_at(world: World, topic: Topic, statement: int, patch: pytest.MonkeyPatch) -> None:
+    """The queue is trimmed before one of the reads of messages that follow, which are counted from 0 on."""
+    real, session, seen = Session.execute_all, world.session(), 0
+
+    def trim_now() -> None:
+        session.begin()
+        assert trim_queue(session, topic, topic.queue_ids[0], world.clock.now()) == 2
+        session.commit()
+
+    def hooked(own: Session, statements: Sequence[Statement]) -> list[Answer]:
+        nonlocal seen
+        if own is session:
+            return real(own, statements)
+        seen += 1
+        if seen == statement + 1:
+            trim_now()
+        found = real(own, statements)
+        if seen == statement == LAST:
+            # There is no further one.
+            trim_now()
+        return found
+
+    patch.setattr(Session, "execute_all", hooked)
 
 
 @pytest.mark.parametrize(("passed", "kept"), [(-1, ["a", "b"]), (0, ["b"]), (1, ["b"])])
@@ -213,3 +247,24 @@ async def test_a_turn_wanted_by_many_goes_to_one(world: World) -> None:
         got = await asyncio.gather(*(broker.take_turn("trim", SECOND) for broker in brokers))
         assert sum(got) == 1
         world.clock.pass_time(SECOND)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+@pytest.mark.parametrize(("statement", "found", "min_offset"), [(0, ["c"], 2), (1, ["c"], 2), (2, ["a", "b", "c"], 0)])
+async def test_what_is_trimmed_after_it_was_read_with_a_filter_is_not_told_as_lost(
+    world: World,
+    store: Store,
+    topic: Topic,
+    statement: int,
+    found: list[str],
+    min_offset: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ok(await store.send([sending(topic, name, tag="big") for name in "ab"]))
+    world.clock.pass_time(2 * HOUR)
+    ok(await store.send([sending(topic, "c", tag="big")]))
+    trimmed_at(world, topic, statement, monkeypatch)
+    part = await store.read_queue(topic, 0, 0, 10, 1 << 20, compile_filter(FilterKind.TAG, "big"))
+    assert [message.body.decode() for message in part.messages] == found
+    assert (part.min_offset, part.next_offset) == (min_offset, 3)
+    assert world.count("message") == 1

@@ -162,7 +162,7 @@ class GroupService:
         return [state for state in await self._store.group_progress(group) if state.topic == topic]
 
     async def commit(self, name: str, topic: str, offsets: Sequence[tuple[int, int]], topic_id: str = "") -> None:
-        """Records the progress of a group that reads by offset.
+        """Records the progress of a group that reads by offset; an unknown one is created if that is enabled.
 
         Args:
             name: the group.
@@ -175,7 +175,10 @@ class GroupService:
             InvalidArgument: a queue or an offset is invalid.
             Refused: the group reads under leases, or another topic has the name by now.
         """
-        group = await self._catalog.current_group(name, "consumer_group")
+        self._catalog.forget(name, ())
+        if not (await self._catalog.group_so_far(name)).group_id:
+            # It is created for a topic that is there: if that has just moved to another cell, it would stay behind.
+            await self._catalog.current_topic(topic)
         found = await self._catalog.same_topic(topic, topic_id)
         check_count(len(offsets), len(found.queue_ids), "queues")
         by_id: dict[int, int] = {}
@@ -189,7 +192,7 @@ class GroupService:
                 raise InvalidArgument("An offset cannot be negative.", field=f"queues[{index}].offset")
             found.check_offset(queue_no, offset, f"queues[{index}].offset")
             by_id[found.queue_ids[queue_no]] = offset
-        await self._store.commit_offsets(group, found, by_id)
+        await self._store.commit_offsets(await self._catalog.group(name), found, by_id)
 
     async def delete(self, name: str) -> None:
         """Deletes a consumer group with its progress and leases; retention deletes its empty dead letter topic.

@@ -69,11 +69,13 @@ class TopicService:
     async def queue_states(self, topic: str, group: str = "") -> Sequence[QueueState]:
         """First and last offsets of a topic's queues, and a group's progress.
 
+        No group is created: it would have read nothing, and nothing would tell that it belongs to the topic.
+
         Raises:
             NotFound: there is no such topic or group.
         """
         found = await self._catalog.topic(topic)
-        reader = await self._catalog.group(group) if group else None
+        reader = await self._catalog.group_so_far(group) if group else None
         states = await self._store.queue_states(found, reader)
         if not states:
             # Deleted a moment ago, through another broker, and perhaps re-created.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import DatabaseReplaced, StorageUnavailable
+from broker.ports.connections import ALIVE
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import brokers, restorations
 from broker.storage.engine.transaction_runner import TransactionRunner
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("halfmq.storage")
 
+ENDED_AFTER = 7.0
+"""Seconds after which a broker that lives has reported again."""
 QUEUES = 256
 """Queues whose ends are compared with what this broker knows of them."""
 
@@ -32,6 +36,10 @@ class Connections(Access):
     """The process of the last report that is known to be committed, and what is remembered of it."""
     _seems_back = False
     """Whether the database seemed to be in an earlier state at the last report."""
+    _in_the_way: tuple[brokers.Reported, float] | None = None
+    """The report of another process with this broker's name, and when it was met first."""
+    _namesakes: frozenset[tuple[str, int]] = frozenset()
+    """Host and number of other processes with this broker's name, which were told of."""
 
     async def report_broker(self, status: BrokerStatus, clients: Sequence[ConnectedClient] | None) -> bool:
         """Replaces what a broker reported before; None: its clients are unchanged.
@@ -47,7 +55,7 @@ class Connections(Access):
         ends = known.sample(QUEUES)
 
         def report(session: Session) -> restorations.Remembered | bool | None:
-            before = brokers.reported_at(session, status)
+            before = brokers.reported(session, status)
             if known.went_back or (
                 remembered is not None and restorations.went_back(session, remembered, before, ends, now)
             ):
@@ -56,9 +64,13 @@ class Connections(Access):
                 newest = remembered.restoration if remembered is not None else restorations.newest(session)
                 restorations.notice(session, status.broker_id, newest, now)
                 return None
-            if not brokers.report(session, status, clients, now):
+            other = before if before is not None and not before.own else None
+            if other is not None:
+                self._tell_of_namesake(status.broker_id, other)
+            if not brokers.report(session, status, clients, now, other if self._is_over(other) else None):
                 return False
-            return restorations.Remembered(restorations.newest(session), now, now)
+            last = other.at if other is not None else remembered.namesake_at if remembered is not None else 0
+            return restorations.Remembered(restorations.newest(session), now, now, last)
 
         if self._database.was_replaced:
             await asyncio.to_thread(self._notice_in_its_place, status.broker_id, remembered)
@@ -79,6 +91,26 @@ class Connections(Access):
         self._reported = process, done
         return True
 
+    def _is_over(self, reported: brokers.Reported | None) -> bool:
+        """Whether another process's report has stayed the same for so long that it has ended."""
+        if reported is None or self._in_the_way is None or self._in_the_way[0] != reported:
+            self._in_the_way = reported and (reported, time.monotonic())
+            return False
+        return time.monotonic() - self._in_the_way[1] >= ENDED_AFTER
+
+    def _tell_of_namesake(self, name: str, reported: brokers.Reported) -> None:
+        """Warns once of each other process that reports under this broker's name after it did."""
+        if self._reported is None or (process := (reported.host, reported.pid)) in self._namesakes:
+            return
+        self._namesakes |= {process}
+        logger.warning(
+            "another broker reports as %r, too, pid %d on %s: give each a broker_id of its own; until then lists show"
+            " one of them, and both do what one broker does at a time",
+            name,
+            reported.pid,
+            reported.host,
+        )
+
     def _notice_in_its_place(self, broker_id: str, remembered: restorations.Remembered | None) -> None:
         """Leaves a note in the file that took the place of the broker's own, where it has the tables."""
         self._database.reopen()
@@ -94,8 +126,13 @@ class Connections(Access):
             runner.close()
 
     async def forget_broker(self, status: BrokerStatus) -> None:
-        """Removes a broker that ends."""
-        await self._clean(lambda session: brokers.forget(session, status))
+        """Removes a broker that ends; not one that took the place of another's report lately.
+
+        That one may still run, and would take a report that has gone for a restore.
+        """
+        replaced = self._reported[1].namesake_at if self._reported is not None else 0
+        if self.clock.now() - replaced > 2 * ALIVE:
+            await self._clean(lambda session: brokers.forget(session, status))
 
     async def forget_silent_brokers(self, silent: int) -> int:
         """Removes brokers that have not reported for `silent` microseconds; returns how many."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from broker.domain.cell import Name, Placed
 from broker.ports.epochs import NOTHING_ELSE
 from broker.storage.adapters.access import Access, StoreConfig
+from broker.storage.catalog import moves
 from broker.storage.transactions import epochs, sinks
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ class Epochs(Access):
         def again(session: Session, _: None) -> None:
             if epochs.exists(session, name, surely=True):
                 sinks.delete(session, name, now, self.directory)
+            else:
+                moves.refuse_what_left(session, Name(Placed.SINK, name))
 
         await self._decide_epoch(
             name, lambda session: sinks.delete(session, name, now, self.directory), redo=again, long=True

@@ -128,7 +128,11 @@ class Groups(Access):
 
     async def delete_group(self, group: ConsumerGroup) -> None:
         """Deletes a consumer group with its progress and leases."""
-        await self._write(lambda session: groups.delete_group(session, group))
+
+        def again(session: Session, _: None) -> None:
+            groups.delete_again(session, group)
+
+        await self._write(lambda session: groups.delete_group(session, group), redo=again)
 
     async def group_progress(self, group: ConsumerGroup) -> list[QueueState]:
         """Progress of a group in every queue it joined."""

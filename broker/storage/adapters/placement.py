@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.storage.adapters.access import Access
-from broker.storage.catalog import placement
+from broker.storage.catalog import moves, placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,32 @@ class Placements(Access):
 
         await self._write(lambda session: placement.withdraw(session, name, cell), redo=again)
 
+    async def readmit(self, name: Name) -> None:
+        """Lets something be created in the home database again, unless it is placed."""
+        await self._write(lambda session: placement.readmit(session, name))
+
+    async def displaced(self, names: Sequence[Name]) -> list[Name]:
+        """Those that are placed nowhere, and not let into the home database."""
+        return await self._read(lambda session: placement.displaced(session, names))
+
     async def moved_lately(self, since: int) -> bool:
         """Whether something is being moved, or was since a time (microseconds)."""
         return await self._read(lambda session: placement.moved_lately(session, since))
 
+    async def open_moves(self) -> dict[int, int]:
+        """The cells that moves leave which have not ended, by the numbers of the moves."""
+        return await self._read(placement.open_moves)
+
+    async def ended_lately(self, since: int) -> bool:
+        """Whether a move has ended since a time (microseconds)."""
+        return await self._read(lambda session: placement.ended_lately(session, since))
+
+    async def was_sealed(self, move: int) -> bool:
+        """Whether a move that leaves this cell has taken something from it, or was given up."""
+        return await self._read(lambda session: moves.state_of(session, move) is not None)
+
     async def moved_names(self, since: int) -> set[Name]:
-        """What was in moves that have ended since a time (microseconds)."""
+        """What is leaving its cell in a move, or was in one that has ended since a time (microseconds)."""
         return await self._read(lambda session: placement.moved_names(session, since))
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.ports.connections import ALIVE
 from broker.storage.catalog import brokers, restorations
 from broker.storage.delivery.after_restore import AfterRestore, begin_anew
 from broker.storage.engine.clock import DatabaseClock
@@ -13,7 +12,6 @@ from broker.storage.engine.transaction_runner import TransactionRunner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.ports.connections import BrokerStatus
     from broker.storage.engine.connection import Database
     from broker.storage.engine.session import Session
 
@@ -31,14 +29,9 @@ def check_restorations(database: Database) -> None:
     _run(database, restorations.refuse_unhandled)
 
 
-def living_brokers(database: Database) -> dict[str, int]:
-    """When brokers reported (microseconds), by their names: those that seem to be alive by the database's clock."""
-
-    def look(session: Session) -> dict[str, int]:
-        now = _now(session)
-        return {each.broker_id: each.seen_at for each in brokers.all_brokers(session) if _lives(each, now)}
-
-    return _run(database, look)
+def reports(database: Database) -> dict[str, int]:
+    """When brokers reported (microseconds), by their names."""
+    return _run(database, lambda session: {each.broker_id: each.seen_at for each in brokers.all_brokers(session)})
 
 
 def tell_of_restore(database: Database, told_by: str) -> AfterRestore:
@@ -48,10 +41,6 @@ def tell_of_restore(database: Database, told_by: str) -> AfterRestore:
         StorageUnavailable: the database does not answer, or another session holds rows that are needed.
     """
     return _run(database, lambda session: begin_anew(session, _now(session), told_by))
-
-
-def _lives(broker: BrokerStatus, now: int) -> bool:
-    return now - broker.seen_at <= ALIVE
 
 
 def _now(session: Session) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.domain.cell import name_of_topic
 from broker.storage.adapters.access import Access
-from broker.storage.catalog import topics
+from broker.storage.catalog import moves, topics
 from broker.storage.groups import progress
 from broker.storage.log import offsets_by_time
 from broker.storage.retention import topic_deletion
@@ -82,6 +83,8 @@ class Topics(Access):
         def again(session: Session, _: None) -> None:
             if topics.has_topic(session, topic):
                 delete(session)
+            else:
+                moves.refuse_what_left(session, name_of_topic(topic.name))
 
         try:
             await self._write(delete, redo=again)

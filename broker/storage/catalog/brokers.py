@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.ports.connections import MOST_NAMES, BrokerStatus, ClientKind, ConnectedClient
 
@@ -19,25 +19,50 @@ _LARGEST = 16 << 20
 """Bytes of a report before it is packed; clients beyond it are left out. More was not written by a broker."""
 
 
-def report(session: Session, status: BrokerStatus, clients: Sequence[ConnectedClient] | None, now: int) -> bool:
+class Reported(NamedTuple):
+    """The latest report under a broker's name.
+
+    Attributes:
+        at: when (microseconds).
+        host, pid: of the process.
+        own: whether it is of the process that asks; each broker has a name of its own, or should have.
+    """
+
+    at: int
+    host: str
+    pid: int
+    own: bool
+
+
+def report(
+    session: Session,
+    status: BrokerStatus,
+    clients: Sequence[ConnectedClient] | None,
+    now: int,
+    over: Reported | None = None,
+) -> bool:
     """Replaces what a broker reported before; None: its clients are unchanged. Looks at no other broker's row.
+
+    What another process with its name reported is replaced as well, unless that is later, as after a standstill;
+    `over`: even then, if it is still this report.
 
     Returns:
         Whether that was done. It was not if clients are needed: there is no report of this process, because it was
-        silent for long, or another process has its name.
+        silent for long, or another process has its name. Nor if that one's report stays.
     """
     values = _values(status, now)
     assignments = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", ")[1:])
+    own, of_process = _own(status)
     if clients is None:
-        own, of_process = _own(status)
         return session.run(f"UPDATE broker SET {assignments} WHERE {own}", (*values[1:], *of_process)) > 0
     packed = _pack(clients)
     changed = session.run(
-        f"UPDATE broker SET {assignments}, clients = ? WHERE broker_id = ?", (*values[1:], packed, values[0])
+        f"UPDATE broker SET {assignments}, clients = ? WHERE broker_id = ? AND (seen_at <= ? OR seen_at = ? OR {own})",
+        (*values[1:], packed, values[0], now, now if over is None else over.at, *of_process),
     )
-    if not changed:
-        session.insert("broker", f"{_COLUMNS}, clients", [(*values, packed)], keep_existing="broker_id")
-    return True
+    if changed:
+        return True
+    return session.insert("broker", f"{_COLUMNS}, clients", [(*values, packed)], keep_existing="broker_id") > 0
 
 
 def remove_silent(session: Session, before: int) -> int:
@@ -58,11 +83,14 @@ def _own(status: BrokerStatus) -> tuple[str, tuple[Any, ...]]:
     return "broker_id = ? AND host = ? AND pid = ? AND started_at = ?", (broker_id, host, pid, started_at)
 
 
-def reported_at(session: Session, status: BrokerStatus) -> int | None:
-    """When this process reported last; None: there is no report of it."""
-    own, of_process = _own(status)
-    row = session.fetch_one(f"SELECT seen_at FROM broker WHERE {own}", of_process)
-    return None if row is None else int(row[0])
+def reported(session: Session, status: BrokerStatus) -> Reported | None:
+    """The latest report under a broker's name; None: there is none."""
+    name, host, pid, _, _, started_at, *_ = _values(status, 0)
+    row = session.fetch_one("SELECT seen_at, host, pid, started_at FROM broker WHERE broker_id = ?", (name,))
+    if row is None:
+        return None
+    at, *process = row
+    return Reported(int(at), str(process[0]), int(process[1]), own=process == [host, pid, started_at])
 
 
 def forget(session: Session, status: BrokerStatus) -> None:

@@ -57,13 +57,18 @@ def advance(session: Session, move_id: int, state: MoveState, now: int) -> None:
 
 
 def left_since(session: Session, since: int) -> bool:
-    """Whether something is sealed here, and may leave, or has left since a time (microseconds). Few rows."""
-    query = "SELECT 1 FROM move_state WHERE state = ? OR (state = ? AND since >= ?) LIMIT 1"
-    return bool(session.fetch(query, (int(MoveState.SEALED), int(MoveState.GONE), since)))
+    """Whether something is sealed here, and may leave, or has left or come back since a time (microseconds). Few rows.
+
+    A lease of what came back may have been looked for before.
+    """
+    query = "SELECT 1 FROM move_state WHERE state = ? OR (state IN (?, ?) AND since >= ?) LIMIT 1"
+    return bool(session.fetch(query, (int(MoveState.SEALED), int(MoveState.GONE), int(MoveState.GIVEN_UP), since)))
 
 
 def refuse_what_left(session: Session, name: Name) -> None:
-    """Refuses to create what moved to another cell; asked after the row is inserted, which waits for such a move.
+    """Refuses to create what moved to another cell, or to take it for deleted.
+
+    Asked after the row is inserted, or was not found with a lock: that waits for such a move.
 
     Raises:
         Moved: it did.

@@ -65,12 +65,33 @@ def place(session: Session, name: Name, cell: int) -> Placement:
 def withdraw(session: Session, name: Name, cell: int) -> None:
     """Forgets the place of something that is not in its cell: it was deleted, or never created.
 
-    Not if it is being moved, or was meanwhile.
+    Not if it is being moved, or was meanwhile. It is not created in the home database before `readmit`.
     """
-    key = (int(name.kind), name.text)
     query = "DELETE FROM placement WHERE kind = ? AND name = ? AND cell_no = ? AND move_id IS NULL"
-    if session.run(query, (*key, cell)):
+    session.run(query, (int(name.kind), name.text, cell))
+
+
+def readmit(session: Session, name: Name) -> None:
+    """Lets something be created in the home database again, unless it is placed: it is in no other cell."""
+    key = (int(name.kind), name.text)
+    # Whoever places it waits here, or is waited for. Without a row nobody waits, and there is none to delete.
+    refused = session.fetch("SELECT 1 FROM moved_name WHERE kind = ? AND name = ?" + session.dialect.for_update, key)
+    if refused and not placements(session, [name]):
         session.run("DELETE FROM moved_name WHERE kind = ? AND name = ?", key)
+
+
+def displaced(session: Session, names: Sequence[Name]) -> list[Name]:
+    """Those that are placed nowhere, and that the home database refuses: whoever withdrew them has not come to an end.
+
+    Or will not: it was killed in between.
+    """
+    refused: list[Name] = []
+    for kind in Placed:
+        query = f"SELECT name FROM moved_name WHERE kind = {int(kind)} AND name"
+        texts = sorted({name.text for name in names if name.kind is kind})
+        refused += [Name(kind, text) for (text,) in session.fetch_in(query, texts)]
+    placed = placements(session, refused)
+    return [name for name in refused if name not in placed]
 
 
 def moved_lately(session: Session, since: int) -> bool:
@@ -79,10 +100,38 @@ def moved_lately(session: Session, since: int) -> bool:
     return bool(session.fetch("SELECT 1 FROM cell_move WHERE ended_at IS NULL OR ended_at >= ? LIMIT 1", (since,)))
 
 
+def open_moves(session: Session) -> dict[int, int]:
+    """The cells that moves leave which have not ended, by the numbers of the moves."""
+    found = session.fetch("SELECT move_id, from_cell FROM cell_move WHERE ended_at IS NULL")
+    return {int(move): int(cell) for move, cell in found}
+
+
+def ended_lately(session: Session, since: int) -> bool:
+    """Whether a move has ended since a time (microseconds)."""
+    return bool(session.fetch("SELECT 1 FROM cell_move WHERE ended_at >= ? LIMIT 1", (since,)))
+
+
 def moved_names(session: Session, since: int) -> set[Name]:
-    """What was in moves that have ended since a time (microseconds), whether it has moved or not."""
-    found = session.fetch("SELECT names FROM cell_move WHERE ended_at >= ?", (since,))
-    return {Name(Placed(kind), text) for (names,) in found for kind, text in json.loads(bytes(names))}
+    """What may be on its way: in a move that has ended since a time (microseconds), and in one that has not.
+
+    Of the latter it is what is placed in the cell that it leaves. While the move is taken back, this is so until it has
+    ended; when it is decided, it is so no more: what is in the other cell may be deleted there, however long it takes
+    until the move has ended.
+    """
+    found: set[Name] = set()
+    leaving = session.fetch("SELECT from_cell, names FROM cell_move WHERE ended_at IS NULL")
+    for cell, names in leaving:
+        # Each has a row until then, at home, too.
+        placed = placements(session, _names(names))
+        found |= {name for name, placement in placed.items() if placement.cell == cell}
+    # Behind the others: one that ends meanwhile is met here.
+    for (names,) in session.fetch("SELECT names FROM cell_move WHERE ended_at >= ?", (since,)):
+        found.update(_names(names))
+    return found
+
+
+def _names(listed: bytes) -> list[Name]:
+    return [Name(Placed(kind), text) for kind, text in json.loads(bytes(listed))]
 
 
 def stored_bytes(session: Session) -> int:

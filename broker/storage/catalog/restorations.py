@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import ConfigurationError
-from broker.ports.connections import SILENT
+from broker.ports.connections import ALIVE, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.storage.catalog.brokers import Reported
     from broker.storage.engine.session import Session
 
+AT_ONCE = 2_000_000
+"""Microseconds by which a report may be older than one that it replaces: two processes write them, by their clocks."""
 _COLUMNS = "first_number, told_at, handled, told_by"
 
 
@@ -42,11 +45,13 @@ class Remembered(NamedTuple):
         restoration: the newest restore; 0: there was none.
         reported_at: when it was made.
         least: the least time of it and of reports since, any of which may have taken effect.
+        namesake_at: when another process last reported under the broker's name, as far as it knows; 0: never.
     """
 
     restoration: int
     reported_at: int
     least: int
+    namesake_at: int = 0
 
 
 def all_restorations(session: Session) -> list[Restoration]:
@@ -67,14 +72,14 @@ def first_offset(session: Session, created_at: int) -> int:
 
 
 def went_back(
-    session: Session, remembered: Remembered, reported_at: int | None, ends: Mapping[int, int], now: int
+    session: Session, remembered: Remembered, reported: Reported | None, ends: Mapping[int, int], now: int
 ) -> bool:
     """Whether the database is in an earlier state than when a broker reported last.
 
     Args:
         session: a transaction.
         remembered: of that report.
-        reported_at: the time in the row that this process reported; None: there is none.
+        reported: what is reported under its name; None: nothing is.
         ends: where the broker left the ends of some queues, which may have been deleted since.
         now: the time.
     """
@@ -83,10 +88,11 @@ def went_back(
     found = session.fetch_in("SELECT queue_id, next_offset FROM queue WHERE queue_id", sorted(ends))
     if any(next_offset < ends[queue_id] for queue_id, next_offset in found):
         return True
-    if reported_at is None:
-        # Rows of brokers that were silent for long are removed.
-        return now - remembered.reported_at < SILENT // 2
-    return reported_at < remembered.least
+    if reported is None:
+        # Rows of brokers that were silent for long are removed; and a namesake that ends takes its last one along.
+        return now - remembered.reported_at < SILENT // 2 and now - remembered.namesake_at > 2 * ALIVE
+    # Another process with the name that has reported since tells of no restore; an earlier one has come back.
+    return reported.at < remembered.least - (0 if reported.own else AT_ONCE)
 
 
 def notice(session: Session, broker_id: str, known: int, now: int) -> None:

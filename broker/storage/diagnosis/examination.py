@@ -9,6 +9,7 @@ from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis import (
     checks,
     clock,
+    moves,
     plans,
     restores,
     retention,
@@ -67,6 +68,7 @@ CHECKS = (
     Check("deletions", retention.deletions),
     Check("scheduled", retention.scheduled),
     Check(restores.NAME, restores.restores),
+    Check(moves.NAME, moves.moves),
 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker.errors import ConfigurationError
 from broker.ports.diagnosis import Finding, Severity
 from broker.storage.diagnosis.inspection.servers import variables
+from broker.storage.engine.durability import settings_of_others
 
 if TYPE_CHECKING:
     from broker.storage.diagnosis.subject import Subject
@@ -28,7 +29,11 @@ def durability(subject: Subject) -> list[Finding]:
         return [Finding(name, Severity.CRITICAL, error.message, "upgrade the server")]
     findings = [
         Finding(name, severity, each.found, each.remedy)
-        for severity, some in ((Severity.CRITICAL, promise.unsafe), (Severity.WARNING, promise.warnings))
+        for severity, some in (
+            (Severity.CRITICAL, promise.unsafe),
+            (Severity.WARNING, promise.warnings),
+            (Severity.WARNING, settings_of_others(database, subject.settings.largest_body, promise)),
+        )
         for each in some
     ]
     if database.dialect.one_writer:

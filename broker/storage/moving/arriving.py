@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.domain.cell import Placed
+from broker.domain.dead_letter import DEAD_LETTER_PREFIX
 from broker.storage.catalog.moves import MoveState, advance, enter
 from broker.storage.moving import evidence, same_ids, taken_rows
 from broker.storage.moving.columns import places_of
@@ -32,21 +33,35 @@ def begin(session: Session, move_id: int, names: Collection[Name], now: int) -> 
     """
     state = enter(session, move_id, MoveState.COMING, now) or MoveState.COMING
     if state is MoveState.COMING:
-        _refuse_taken(session, names)
+        refuse_taken(session, names)
     return state
 
 
-def _refuse_taken(session: Session, names: Collection[Name]) -> None:
+def refuse_taken(session: Session, names: Collection[Name]) -> None:
+    """Refuses names that exist in the cell that is moved to.
+
+    Raises:
+        MoveRefused: one does.
+    """
     for table, wanted in (
-        ("topic", topic_names(names)),
         ("consumer_group", texts(names, Placed.GROUP)),
+        ("topic", topic_names(names)),
         ("sink", texts(names, Placed.SINK)),
     ):
         for (name,) in session.fetch_in(f"SELECT name FROM {table} WHERE name", wanted):
-            raise MoveRefused(
-                f"The cell that it is to move to has a {table.replace('_', ' ')} {name!r} already; delete one of them.",
-                Why.NAME_TAKEN,
-            )
+            raise MoveRefused(_taken(table.replace("_", " "), name), Why.NAME_TAKEN)
+
+
+def _taken(kind: str, name: str) -> str:
+    if name.startswith(DEAD_LETTER_PREFIX):
+        # By its name, it is the topic of the group that is to move which clients find.
+        group = name.removeprefix(DEAD_LETTER_PREFIX)
+        return (
+            f"The cell that it is to move to still has dead letters of a group {group!r} that was deleted there. Only"
+            f" their retention removes them: move the group {group!r} then. Delete nothing for that: {name!r} names the"
+            " dead letters of the group that is to move."
+        )
+    return f"The cell that it is to move to has a {kind} {name!r} already; delete one of them."
 
 
 def leftovers(session: Session, topic_ids: Collection[int]) -> list[int]:
@@ -93,7 +108,7 @@ def decide(
             another one here.
     """
     guard(session, move_id)
-    _refuse_taken(session, names)
+    refuse_taken(session, names)
     count = 0
     known: set[bytes] = set()
     dropped: set[bytes] = set()

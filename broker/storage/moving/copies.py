@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from broker.storage.moving import aligning, arriving, comparing, contents, copyi
 from broker.storage.moving.columns import places_of
 from broker.storage.moving.copying import Queue
 from broker.storage.moving.records import ProducerGroups
+from broker.storage.moving.refusals import MoveRefused, Why
 from broker.storage.retention.topic_deletion import sweep
 
 if TYPE_CHECKING:
@@ -22,7 +25,12 @@ if TYPE_CHECKING:
 
 LITTLE = 1000
 """Messages that came while all others were copied, below which the topics can be sealed."""
+BRIEF = 1.0
+"""Seconds of a pass: what came meanwhile is copied as soon, however many messages it is."""
 MOST_PASSES = 20
+"""Over all that moves. What has more to copy in the last one is not sealed."""
+TOLD_EVERY = 20
+"""Pieces of a queue."""
 
 
 class Copies:
@@ -45,19 +53,41 @@ class Copies:
         """Copies logs and dedup keys while the topics are in use, until little is left.
 
         Raises:
-            MoveRefused: the move was given up or is decided, or the copy differs.
+            MoveRefused: the move was given up or is decided, the copy differs, or as much comes as is copied.
         """
+        queues = self._catch_up()
+        keys = [aligning.dedup_keys(topic_id) for topic_id in sorted({queue.topic_id for queue in queues})]
+        self._align(keys, sealed=False)
+        for queue in queues:
+            self._compare(queue)
+        # That may last, and says nothing of how fast is copied.
+        self._catch_up()
+        # What came while all that was done is not left for the seal, keys as little as messages.
+        self._align(keys, sealed=False)
+        self._catch_up()
+
+    def _catch_up(self) -> list[Queue]:
+        """Copies messages until few come while it is done; returns the queues.
+
+        Raises:
+            MoveRefused: the move was given up or is decided, or as much comes as is copied.
+        """
+        copied = 0
         for _ in range(MOST_PASSES):
+            began = time.monotonic()
             found = self._databases.read(self._move.source, lambda session: contents.look_up(session, self._move.names))
             self._clear(found.topic_ids)
             queues = self._queues(found.topic_ids)
             copied = self._copy(queues)
-            self._align([aligning.dedup_keys(topic_id) for topic_id in found.topic_ids], sealed=False)
-            for queue in queues:
-                self._compare(queue)
             self._tell(f"copied {copied} messages")
-            if copied <= LITTLE:
-                return
+            if copied <= LITTLE or time.monotonic() - began <= BRIEF:
+                return queues
+        raise MoveRefused(
+            f"What moves is filled about as fast as it is copied: in the last of {MOST_PASSES} passes {copied} messages"
+            " were new, and if it were sealed now, it would stand still until as many are copied. Nothing does so far;"
+            " go on with `halfmq cells move --resume` when there is less, or give up with `--give-up`.",
+            Why.FILLED_TOO_FAST,
+        )
 
     def refuse_same_ids(self) -> None:
         """Refuses the move while nothing stands still yet, if a transaction without a verdict is in both cells.
@@ -89,23 +119,30 @@ class Copies:
         self._cleared = True
 
     def _copy(self, queues: list[Queue]) -> int:
-        """Copies what is missing of queues; returns how many messages."""
+        """Copies what is missing of queues now, and not what comes meanwhile; returns how many messages."""
         move, count = self._move, 0
         self._databases.write(move.target, lambda session: copying.note_queues(session, move.number, set(queues)))
         for queue in queues:
-            count += self._copy_queue(queue)
+            count += self._copy_queue(queue, count)
         return count
 
-    def _copy_queue(self, queue: Queue) -> int:
+    def _copy_queue(self, queue: Queue, before: int) -> int:
         move, databases, groups, count = self._move, self._databases, self.groups, 0
-        while True:
+        # A queue that is written to as fast as it is copied has no end to wait for.
+        end = databases.read(move.source, partial(comparing.end_of, queue=queue))
+        for pieces in itertools.count(1):
             after = databases.read(move.target, partial(copying.last_copied, queue=queue))
+            if after is not None and after + 1 >= end:
+                break
             piece = databases.read(move.source, partial(copying.read_piece, queue=queue, after=after, groups=groups))
             if not piece.rows:
-                return count
+                break
             store = partial(copying.store_piece, move_id=move.number, piece=piece, groups=groups)
             if databases.write(move.target, store):
                 count += len(piece.rows)
+            if pieces % TOLD_EVERY == 0:
+                self._tell(f"copied {before + count} messages so far")
+        return count
 
     def _align(self, parts: list[Part], *, sealed: bool) -> None:
         move, databases = self._move, self._databases

@@ -145,15 +145,19 @@ def place_anew(session: Session, move: Move) -> None:
 
 
 def leave_placed(session: Session, move: Move) -> None:
-    """Leaves what was to move in the cell where it is."""
-    if move.source == HOME_NUMBER:
-        session.run("DELETE FROM placement WHERE move_id = ?", (move.number,))
+    """Leaves what was to move in the cell where it is; what is at home has a row until the move has ended."""
     session.run("UPDATE placement SET move_id = NULL WHERE move_id = ?", (move.number,))
 
 
 def end(session: Session, move: Move, state: int, now: int) -> None:
     """Notes that a move has ended: DONE, or GIVEN_UP."""
-    session.run(
+    ended = session.run(
         "UPDATE cell_move SET state = ?, ended_at = ? WHERE move_id = ? AND state = ?",
         (state, now, move.number, BEGUN),
     )
+    if ended and move.source == HOME_NUMBER:
+        for name in sorted(move.names):
+            session.run(
+                "DELETE FROM placement WHERE kind = ? AND name = ? AND cell_no = ? AND move_id IS NULL",
+                (int(name.kind), name.text, HOME_NUMBER),
+            )

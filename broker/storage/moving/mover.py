@@ -144,6 +144,9 @@ class Mover:
     def _seal(self, move: Move, copies: Copies) -> None:
         for left in reversed(range(ATTEMPTS)):
             copies.refuse_same_ids()
+            self._databases.read(
+                move.source, lambda session: sealing.refuse_too_many(session, move.names, self._most_rows)
+            )
             began = time.monotonic()
             try:
                 self._databases.write(

@@ -20,6 +20,7 @@ class Why(StrEnum):
     SAME_ID = auto()
     TOO_MANY_NAMES = auto()
     TOO_MANY_ROWS = auto()
+    FILLED_TOO_FAST = auto()
     COPY_DIFFERS = auto()
     MOVE_DECIDED = auto()
     MOVE_GIVEN_UP = auto()

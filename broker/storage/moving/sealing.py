@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from broker.domain.place import InLog
 from broker.storage.catalog.moves import MoveState, advance, enter, state_of
 from broker.storage.engine.session import StartOver
-from broker.storage.engine.statements import Statement, chunks, rows_of
+from broker.storage.engine.statements import Statement, chunks, marks, rows_of
 from broker.storage.groups import groups
 from broker.storage.moving import evidence, taken_rows
 from broker.storage.moving.columns import columns_of, places_of
-from broker.storage.moving.contents import Contents, look_up, missing, needed, not_closed, shared_in_transactions
+from broker.storage.moving.contents import Contents, look_up, missing, needed, shared_in_transactions
 from broker.storage.moving.refusals import MoveRefused, Why
 from broker.storage.moving.taken_rows import TakenRows
 from broker.storage.tables.rows import decode_released
@@ -32,14 +32,24 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 MOST_ROWS = 200_000
+RESUME, GIVE_UP = "halfmq cells move --resume", "halfmq cells move --give-up"
 AT_ONCE = 2000
 BYTES_AT_ONCE = 4 << 20
 
 _COUNTS = (
     ("group_progress", "group_id"),
     ("lease", "group_id"),
+    ("group_filter", "group_id"),
     ("half_message", "topic_id"),
     ("scheduled_message", "topic_id"),
+    ("sink_transaction", "sink_id"),
+)
+_SCHEDULED = "SELECT COUNT(DISTINCT transaction_id) FROM scheduled_message WHERE topic_id IN ({ids})"
+# A UNION has each of them once.
+_EVIDENCE = (
+    "SELECT COUNT(*) FROM (SELECT transaction_id FROM half_message WHERE topic_id IN ({ids})"
+    " UNION SELECT transaction_id FROM scheduled_message WHERE topic_id IN ({ids})) own"
+    " JOIN {table} found ON found.transaction_id = own.transaction_id"
 )
 
 
@@ -49,19 +59,40 @@ def hidden(topic_id: int) -> str:
 
 
 def estimate(session: Session, contents: Contents) -> int:
-    """About how many rows the seal takes out of their tables."""
-    total = len(contents.members) + len(contents.sinks)
+    """About how many rows the seal takes out of their tables: all but the names of producer groups."""
+    ids = contents.topic_ids
+    keys = {"topic_id": ids, "group_id": contents.members, "sink_id": sorted(contents.sinks.values())}
+    total = len(ids) + len(contents.queues) + len(contents.members) + len(contents.sinks)
     for table, column in _COUNTS:
-        keys = contents.topic_ids if column == "topic_id" else contents.members
-        total += sum(row[0] for row in session.fetch_in(f"SELECT COUNT(*) FROM {table} WHERE {column}", keys))
+        query = f"SELECT COUNT(*) FROM {table} WHERE {column}"
+        total += sum(row[0] for row in session.fetch_in(query, keys[column]))
+    if ids:
+        # Scheduled messages go with their op records.
+        total += session.fetch(_SCHEDULED.format(ids=marks(ids)), ids)[0][0]
+        for table in evidence.EVIDENCE:
+            total += session.fetch(_EVIDENCE.format(ids=marks(ids), table=table), [*ids, *ids])[0][0]
     return int(total)
 
 
-def too_many(rows: int, most: int) -> MoveRefused:
-    """The refusal of a seal that would last too long."""
+def refuse_too_many(session: Session, names: Collection[Name], most: int) -> None:
+    """Refuses a seal that would take out more rows than it may, before it begins.
+
+    Raises:
+        MoveRefused: it would.
+    """
+    if (rows := estimate(session, look_up(session, names))) > most:
+        raise too_many(rows, most, begun=True)
+
+
+def too_many(rows: int, most: int, *, begun: bool = False) -> MoveRefused:
+    """The refusal of a seal that would last too long; of a move that has begun, or is planned."""
+    if begun:
+        told = f"wait until there are fewer, or raise --most-rows, and go on with `{RESUME}`"
+    else:
+        told = "wait until there are fewer, move fewer names, or raise --most-rows"
     return MoveRefused(
         f"{rows} rows of half messages, scheduled messages, leases and progress would have to be moved while the topics"
-        f" stand still, and {most} are allowed: wait until there are fewer, move fewer names, or raise --most-rows.",
+        f" stand still, and {most} are allowed: {told}.",
         Why.TOO_MANY_ROWS,
         field="most_rows",
     )
@@ -138,11 +169,16 @@ def _check(session: Session, contents: Contents) -> None:
             Why.NOT_THERE,
         )
     if others := needed(session, contents):
-        raise not_closed(others)
+        raise MoveRefused(
+            f"These came after the move had begun, and have to move, too: {', '.join(map(str, sorted(others)))}. Take"
+            f" the move back with `{GIVE_UP}`, and begin again with them; or delete them, and go on with `{RESUME}`.",
+            Why.MOVED_APART,
+        )
     if others := shared_in_transactions(session, contents):
         raise MoveRefused(
             "Transactions without a verdict have messages inside and outside of what moves; outside:"
-            f" {', '.join(map(str, sorted(others)))}. Try again when they are decided, or move these, too.",
+            f" {', '.join(map(str, sorted(others)))}. Go on with `{RESUME}` when they are decided; or take the move"
+            f" back with `{GIVE_UP}`, and begin again with these, too.",
             Why.TRANSACTIONS_APART,
         )
 
@@ -162,7 +198,7 @@ class _Taking:
         columns = columns or columns_of(table)
         self._taken.add(table, columns, found)
         if self._taken.count > self._most:
-            raise too_many(self._taken.count, self._most)
+            raise too_many(self._taken.count, self._most, begun=True)
         if (at := places_of(columns).get("producer_group_id")) is not None:
             self._producer_groups |= {row[at] for row in found if row[at] is not None}
 
@@ -226,8 +262,9 @@ class _Taking:
         """Groups: first the progress, which a claim locks while it adds leases."""
         members = self._contents.members
         self._take("group_progress", "group_id", members, "group_id, queue_id")
-        leased = self._session.fetch_in("SELECT lease_id FROM lease WHERE group_id", members)
-        self._take("lease", "lease_id", sorted(row[0] for row in leased), "lease_id")
+        # A claim that is waited for may leave a part of its lease in another one.
+        while leased := self._session.fetch_in("SELECT lease_id FROM lease WHERE group_id", members):
+            self._take("lease", "lease_id", sorted(row[0] for row in leased), "lease_id")
         self._take("group_filter", "group_id", members, "group_id, topic_id")
         self._take("consumer_group", "group_id", members, "group_id")
 
@@ -327,7 +364,8 @@ def unseal(session: Session, move_id: int, now: int, merge: Callable[[Session, l
             session.insert(table, columns, found)
     session.run("DELETE FROM moved_name WHERE move_id = ?", (move_id,))
     taken_rows.forget(session, move_id)
-    advance(session, move_id, MoveState.GIVEN_UP, now)
+    # This may have taken long, and brokers look at what ended lately.
+    advance(session, move_id, MoveState.GIVEN_UP, max(now, session.dialect.now(session)))
     return True
 
 

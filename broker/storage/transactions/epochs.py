@@ -291,8 +291,10 @@ def abort(session: Session, epoch: Epoch, now: int, directory: Directory, rotati
 
     Raises:
         Refused: the sink belongs to another query.
+        Moved: it is moving to another cell, with what was written, or has moved there.
     """
     if not exists(session, epoch.sink):
+        moves.refuse_what_left(session, Name(Placed.SINK, epoch.sink))
         return False  # Nothing was ever written to it, and an abort does not bind it to a query.
     # No take-over: a query that lost its sink has no messages left to drop.
     sink = _locked(session, replace(epoch, take_over=False), now)

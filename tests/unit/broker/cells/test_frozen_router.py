@@ -40,6 +40,12 @@ class List:
     async def moved_lately(self, since: int) -> bool:
         return self.ended_at >= since
 
+    async def open_moves(self) -> dict[int, int]:
+        return {}
+
+    async def displaced(self, names: Sequence[Name]) -> list[Name]:
+        return []
+
     async def moved_names(self, since: int) -> set[Name]:
         return {TOPIC} if self.ended_at >= since else set()
 
@@ -82,6 +88,26 @@ def router(clock: FakeClock, ended_at: int) -> Router:
     cells = [Cell(HOME_NUMBER, HOME, Servicers(clock)), Cell(1, "b", Servicers(clock))]
     placing = Placing(List(ended_at))  # type: ignore[arg-type]
     return Router(placing, cells, clock.now, creates_groups=False, max_calls=10)
+
+
+async def test_a_move_that_ends_while_it_is_looked_for_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(1_000 * SECOND)
+    own, ended = router(clock, clock.now()), []
+
+    async def open_moves() -> dict[int, int]:
+        ended.append(1)
+        return {1: HOME_NUMBER}
+
+    async def ended_lately(_: int) -> bool:
+        return bool(ended)
+
+    async def was_sealed(_: int) -> bool:
+        return False
+
+    monkeypatch.setattr(own.placing.store, "open_moves", open_moves)
+    monkeypatch.setattr(own.placing.store, "ended_lately", ended_lately, raising=False)
+    own.home.was_sealed = was_sealed
+    assert await own.moved_lately(clock.now())
 
 
 async def commit(own: Router) -> int:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from typing import NoReturn
+
 import pytest
 
 from broker.domain.access import Action, Kind, Principal, Rules, rule_of
 from broker.domain.topic import TopicChange
-from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
+from broker.errors import (
+    AlreadyExists,
+    BrokerError,
+    InvalidArgument,
+    Moved,
+    NotFound,
+    Overloaded,
+    Refused,
+    StorageUnavailable,
+)
 from broker.services.judges import Judges
+from broker.services.rights import CALLER, Caller
 from unit.broker.services.fakes import FakeNames
 
 
@@ -68,6 +81,45 @@ async def test_an_unknown_group_is_refused_under_the_field_that_named_it() -> No
     with pytest.raises(NotFound) as refused:
         await FakeNames().catalog().current_group("billing", "consumer_group")
     assert (refused.value.reason, refused.value.field) == ("GROUP_NOT_FOUND", "consumer_group")
+
+
+async def test_a_group_so_far_is_not_created() -> None:
+    """One that could not be created is refused."""
+    names = FakeNames(groups=["billing"])
+    catalog = names.catalog(create_groups=True)
+    assert await catalog.group_so_far("billing") is names.groups["billing"]
+    assert (await catalog.group_so_far("readers")).name == "readers"
+    assert names.groups.keys() == {"billing"}
+    with pytest.raises(InvalidArgument):
+        await catalog.group_so_far("two words")
+    with pytest.raises(NotFound) as refused:
+        await names.catalog().group_so_far("readers")
+    assert (refused.value.reason, refused.value.field) == ("GROUP_NOT_FOUND", "consumer_group")
+
+
+@pytest.mark.parametrize(
+    "error", [Moved("group"), Overloaded("There are too many.", retry_after=1.0), StorageUnavailable("Away.")]
+)
+async def test_what_is_not_created_does_not_count(error: BrokerError, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = FakeNames()
+    catalog = names.catalog(create_groups=True, client_groups=1)
+
+    async def refused(*_: object, **__: object) -> NoReturn:
+        raise error.as_outcome()
+
+    before = CALLER.set(Caller(Principal("alice")))
+    try:
+        with monkeypatch.context() as refusing:
+            for method in ("create_group", "producer_group_id"):
+                refusing.setattr(names, method, refused)
+            for create in (catalog.group, catalog.producer_group_id):
+                with pytest.raises(type(error), match=re.escape(error.message)):
+                    await create("readers")
+        assert (await catalog.group("readers")).name == "readers"
+        with pytest.raises(Overloaded, match="You have made 1 groups"):
+            await catalog.group("others")
+    finally:
+        CALLER.reset(before)
 
 
 async def test_producer_groups_are_looked_up_once() -> None:

@@ -103,6 +103,12 @@ class TestTopics:
         names.make_topic("orders")
         assert len(await TopicService(Topics(names), catalog).queue_states("orders")) == 1
 
+    async def test_a_group_whose_progress_is_asked_for_is_not_created(self) -> None:
+        names = FakeNames("orders")
+        service = TopicService(Topics(names), names.catalog(create_groups=True))
+        assert len(await service.queue_states("orders", "readers")) == 1
+        assert names.groups == {}
+
 
 class Groups:
     """Notes what is changed."""
@@ -151,6 +157,27 @@ class TestGroups:
         store = Groups()
         await self.service(store).commit("billing", "orders", [(1, 7), (0, 3)])
         assert store.calls == [{11: 7, 10: 3}]
+
+    async def test_a_group_is_created_for_a_topic_that_is_there(self) -> None:
+        """Not for one that was there a moment ago: the group would stay where the topic was."""
+        names, store = FakeNames("orders", "gone"), Groups()
+        catalog = names.catalog(create_groups=True)
+        for topic in ("orders", "gone"):
+            await catalog.topic(topic)
+        del names.topics["gone"]
+        service = GroupService(store, catalog, Wakeups())
+        with pytest.raises(NotFound):
+            await service.commit("readers", "gone", [(0, 3)])
+        assert names.groups == {}
+        await service.commit("readers", "orders", [(0, 3)])
+        assert (names.groups.keys(), store.calls) == ({"readers"}, [{10: 3}])
+
+    async def test_a_group_that_may_not_be_created_creates_no_topic(self) -> None:
+        names = FakeNames()
+        for catalog in (names.catalog(create_topics=True), names.catalog(create_topics=True, create_groups=True)):
+            with pytest.raises(NotFound):
+                await GroupService(Groups(), catalog, Wakeups()).commit("readers", "mistyped", [(0, 3)])
+        assert (names.topics, names.groups) == ({}, {})
 
     @pytest.mark.parametrize(
         ("offsets", "field"),
