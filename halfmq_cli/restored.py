@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from broker.config_sources import load_config
 from broker.errors import BrokerError, ConfigurationError
 from broker.maintenance.status_reporter import INTERVAL
-from broker.storage.adapters.restoring import living_brokers, tell_of_restore
+from broker.storage.adapters.restoring import reports, tell_of_restore
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, newest
 from halfmq_cli.serve import ConfigFile, Database, DatabaseFile, TablePrefix  # noqa: TC001 - typer reads them
-from halfmq_cli.serving import fail
+from halfmq_cli.serving import fail, refuse_missing_file
 
 if TYPE_CHECKING:
     from broker.storage.engine.connection import Database as Opened
@@ -39,6 +39,7 @@ def restored(
     arguments = {"database": database, "database_file": database_file, "table_prefix": table_prefix}
     try:
         config = load_config(arguments, file=config_file)
+        refuse_missing_file(config.database)
         opened, _ = open_database(
             config.database, answer_timeout=config.answer_timeout, allow_unsafe=True, table_prefix=config.table_prefix
         )
@@ -58,6 +59,14 @@ def restored(
 
 def _refuse_without_tables(database: Opened) -> None:
     version = current(database)
+    if version is None:
+        prefix = database.names.prefix
+        with_prefix = f" with the prefix {prefix!r}" if prefix else ""
+        raise ConfigurationError(
+            f"{database.shown_url} has no tables of halfmq{with_prefix}: it is not what was restored. Correct the URL"
+            " or `table_prefix`.",
+            field="database",
+        )
     if version != newest():
         raise ConfigurationError(
             f"The tables are at version {version}, this program needs {newest()}: run `halfmq migrate`, then this"
@@ -67,15 +76,13 @@ def _refuse_without_tables(database: Opened) -> None:
 
 
 def _refuse_with_brokers(database: Opened) -> None:
-    """Refuses while a broker reports. Reports of before the restore look the same, but do not change."""
-    before = living_brokers(database)
-    if not before:
-        return
-    sys.stderr.write(f"halfmq: looking for up to {LONGEST_REPORT:g} s whether a broker runs\n")
+    """Refuses while a broker reports. The reports of before the restore are there as well, but do not change."""
+    before = reports(database)
+    sys.stderr.write(f"halfmq: looking for {LONGEST_REPORT:g} s whether a broker runs\n")
     until = time.monotonic() + LONGEST_REPORT
-    while before and time.monotonic() < until:
+    while time.monotonic() < until:
         time.sleep(PAUSE)
-        after = living_brokers(database)
+        after = reports(database)
         if running := sorted(name for name, seen_at in after.items() if before.get(name) != seen_at):
             raise ConfigurationError(
                 f"Brokers run on it ({', '.join(running)}): stop all of them, then run this again.", field="database"

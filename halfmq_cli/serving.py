@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from broker.app import CLOSING, Broker
-from broker.errors import DatabaseReplaced
+from broker.errors import ConfigurationError, DatabaseReplaced
 from broker.storage.engine.connection import parse_url
 from halfmq_cli.memory import give_back_large_blocks
 
@@ -31,6 +32,17 @@ HEARTBEAT = 5.0
 """Seconds between two signs of life of one of several workers."""
 BACKSTOP = 5.0
 """Seconds after the end of the drain when the process ends in any case."""
+
+
+def refuse_missing_file(database: str) -> None:
+    """Refuses the URL of a file that is not there: to open it would create it.
+
+    Raises:
+        ConfigurationError: there is no such file.
+    """
+    url = parse_url(database)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).is_file():
+        raise ConfigurationError(f"There is no file {url.database!r}: correct the URL.", field="database")
 
 
 def fail(error: BrokerError) -> NoReturn:

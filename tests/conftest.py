@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pymysql.connections import Connection
 
 from broker.storage.engine.dialects.quick_connection import unchecked_tls
@@ -28,6 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # For drivers, whoever starts them. The second one is what the SDKs set; here gRPC may be loaded before them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# A busy machine is no fault of what is generated, or of the test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _context_of = Connection._create_ssl_ctx
 

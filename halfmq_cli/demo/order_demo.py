@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halfmq_cli.demo.place import Place
 
 # The defaults are 6 s and 30 s: the scenario would take eight minutes.
-FIRST_CHECK, CHECK_INTERVAL = 2.0, 0.3
+FIRST_CHECK, CHECK_INTERVAL = 4.0, 0.5
 CRASHES = 2
 LEASE = 2.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads it
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -21,7 +21,7 @@ from client_core.errors import HalfmqError
 from halfmq_cli.doctor import certificates, endpoints
 from halfmq_cli.doctor.report import UNKNOWN, status_of, write
 from halfmq_cli.serve import ConfigFile, Database, DatabaseFile, TablePrefix  # noqa: TC001 - typer reads them
-from halfmq_cli.serving import shown
+from halfmq_cli.serving import refuse_missing_file, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -123,10 +123,7 @@ def _of_certificates(config: BrokerConfig, brokers: Iterable[str], security: Tls
 
 
 def _of_database(config: BrokerConfig, names: list[str]) -> list[Finding]:
-    url = parse_url(config.database)
-    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).is_file():
-        # It would be created.
-        raise ConfigurationError(f"There is no file {url.database!r}: correct the URL.", field="database")
+    refuse_missing_file(config.database)
     opened = connect(
         config.database, answer_timeout=config.answer_timeout, table_prefix=config.table_prefix, only_looks=True
     )

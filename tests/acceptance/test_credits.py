@@ -191,7 +191,9 @@ async def test_a_stream_that_is_not_read_does_not_hold_up_another(
         await stream.leave()
 
 
-async def test_who_settles_by_other_calls_goes_on_getting_messages(pair: Pair) -> None:
+@pytest.mark.parametrize("message_group", ["", "one each"])
+@pytest.mark.parametrize("nacks", [False, True])
+async def test_who_settles_by_other_calls_goes_on_getting_messages(pair: Pair, nacks: bool, message_group: str) -> None:
     """A stream that says nothing more is not taken for dead while its messages are settled, on whichever broker."""
     client, other = pair
     topic, group = await client.make_topic(), await client.make_group()
@@ -204,12 +206,17 @@ async def test_who_settles_by_other_calls_goes_on_getting_messages(pair: Pair) -
     began = time.monotonic()
     seen = 0
     while time.monotonic() - began < 1.5:
-        await client.send(topic, f"{seen}")
+        await client.send(topic, f"{seen}", message_group=message_group and f"{seen}")
         async with asyncio.timeout(PATIENCE):
             response = await call.read()
         (delivery,) = response.deliveries.deliveries
         assert (delivery.message.body, delivery.attempt) == (f"{seen}".encode(), 1)
-        await other.call(other.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=[delivery.receipt_handle]))
+        if nacks:
+            nack = consumer_pb2.NackRequest(receipt_handles=[delivery.receipt_handle])
+            nack.delay.FromSeconds(3600)
+            await other.call(other.consumer.Nack, nack)
+        else:
+            await other.call(other.consumer.Ack, consumer_pb2.AckRequest(receipt_handles=[delivery.receipt_handle]))
         seen += 1
     assert seen > 3
     call.cancel()

@@ -53,7 +53,7 @@ def own(kind: AnyKind, brokers: Brokers, new_broker: Callable[..., BrokerProcess
 
 def test_an_installation_with_nothing_wrong(own: BrokerProcess, kind: AnyKind) -> None:
     done = doctor(own.database, "--endpoint", own.endpoint)
-    checks = 13 if kind == "sqlite" else 18
+    checks = 14 if kind == "sqlite" else 19
     assert (done.returncode, done.stdout, done.stderr) == (OK, f"{checks} of {checks} checks passed\n", "")
     told = doctor(own.database, "--endpoint", own.endpoint, "--verbose")
     assert f"OK endpoints: {own.endpoint} answers and serves.\n" in told.stdout

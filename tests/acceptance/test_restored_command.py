@@ -136,9 +136,41 @@ async def test_a_broker_that_runs_while_the_database_is_replaced_ends(
 
 
 def test_tables_of_another_version_are_refused(brokers: Brokers) -> None:
-    done = run("restored", variables={"HALFMQ_DATABASE": brokers.database("sqlite")})
+    url = brokers.database("sqlite")
+    assert run("migrate", variables={"HALFMQ_DATABASE": url}).returncode == 0
+    with closing(Database(url)) as database:
+        change(database, f"UPDATE {database.names.versions} SET version_num = '0013'")
+    done = run("restored", variables={"HALFMQ_DATABASE": url})
     assert (done.returncode, done.stdout) == (REFUSED, "")
+    assert "at version 0013" in done.stderr
     assert "run `halfmq migrate`" in done.stderr
+
+
+def test_another_database_is_not_taken_for_the_restored_one(kind: AnyKind, brokers: Brokers, tmp_path: Path) -> None:
+    """Nor is one made, which would then be told in place of the real one."""
+    variables = {"HALFMQ_DATABASE": brokers.database(kind), "HALFMQ_TABLE_PREFIX": "typo_"}
+    done = run("restored", variables=variables)
+    assert (done.returncode, done.stdout) == (REFUSED, "")
+    assert "has no tables of halfmq with the prefix 'typo_'" in done.stderr
+    assert "migrate" not in done.stderr
+    file = tmp_path / "typo.db"
+    done = run("restored", variables={"HALFMQ_DATABASE": f"sqlite:///{file}"})
+    assert (done.returncode, "There is no file" in done.stderr) == (REFUSED, True)
+    assert not file.exists()
+
+
+async def test_a_broker_that_still_runs_has_ended_though_its_report_in_the_copy_is_old(
+    server_kind: Kind, brokers: Brokers, connect: Callable[[BrokerProcess], Client]
+) -> None:
+    """As in a copy of last night."""
+    url = brokers.database(server_kind)
+    with BrokerProcess(url) as broker, closing(Database(url)) as database:
+        await connect(broker).make_topic()
+        await_report(database)
+        change(database, "UPDATE broker SET seen_at = seen_at - 3600000000")
+        restored(url)
+        assert "in an earlier state" in broker.log
+        assert broker.process.wait(STOP_SECONDS) == REFUSED
 
 
 async def test_offsets_of_a_failover_that_lost_little_are_not_given_again(
@@ -161,6 +193,15 @@ async def test_offsets_of_a_failover_that_lost_little_are_not_given_again(
         broker.await_log("in an earlier state")
         assert broker.process.wait(STOP_SECONDS) == REFUSED
     run_serve(HALFMQ_DATABASE=url).names("database", "halfmq restored")
+
+
+def change(database: Database, sql: str) -> None:
+    """Changes rows."""
+    session = database.session()
+    session.begin()
+    session.run(sql)
+    session.commit()
+    database.release(session)
 
 
 def await_report(database: Database) -> None:

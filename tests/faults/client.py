@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,29 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
+_WAITING = (
+    (
+        "grpc.service_config",
+        json.dumps(
+            {
+                "methodConfig": [
+                    {
+                        "name": [{}],
+                        "retryPolicy": {
+                            "maxAttempts": 5,
+                            "initialBackoff": "0.5s",
+                            "maxBackoff": "5s",
+                            "backoffMultiplier": 2,
+                            "retryableStatusCodes": ["RESOURCE_EXHAUSTED"],
+                        },
+                    }
+                ]
+            }
+        ),
+    ),
+)
+
+
 def unique(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
@@ -71,11 +95,14 @@ class ItemRefused(Exception):
 
 
 class Client:
-    """One connection to one broker; every call fails or succeeds once, nothing is repeated here."""
+    """One connection to one broker; every call fails or succeeds once, nothing is repeated here.
 
-    def __init__(self, endpoint: str, patience: float = PATIENCE) -> None:
+    `waits`: but for what an overloaded broker refused, of which it did nothing.
+    """
+
+    def __init__(self, endpoint: str, patience: float = PATIENCE, *, waits: bool = False) -> None:
         self._patience = patience
-        self.channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
+        self.channel = grpc.insecure_channel(endpoint, options=[*_OPTIONS, *(_WAITING if waits else ())])
         self._transactions = transaction_pb2_grpc.TransactionServiceStub(self.channel)
         self._producer = producer_pb2_grpc.ProducerServiceStub(self.channel)
         self._consumer = consumer_pb2_grpc.ConsumerServiceStub(self.channel)
@@ -361,8 +388,8 @@ class Checks:
 class Fleet:
     """Several brokers on one database: a call goes to the next broker when one does not answer."""
 
-    def __init__(self, endpoints: Sequence[str], patience: float = PATIENCE) -> None:
-        self._clients = [Client(endpoint, patience) for endpoint in endpoints]
+    def __init__(self, endpoints: Sequence[str], patience: float = PATIENCE, *, waits: bool = False) -> None:
+        self._clients = [Client(endpoint, patience, waits=waits) for endpoint in endpoints]
         self._gone = {UNAVAILABLE} if patience >= PATIENCE else {UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
         self._turn = 0
 

@@ -210,6 +210,12 @@ class History:
         with self._changed:
             return self._acknowledged
 
+    def stored_since(self, moment: int) -> int:
+        """Prepares and sends that began after a moment, and were acknowledged; of a verdict a look may be enough."""
+        with self._changed:
+            begun = [each for each in self.operations if each.call in {"prepare", "send"} and each.begun > moment]
+            return sum(each.outcome is Outcome.OK for each in begun)
+
     @property
     def checked(self) -> int:
         """Commits that were acknowledged in answer to a check."""

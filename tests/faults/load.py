@@ -223,6 +223,7 @@ class Load:
                 if refusal.code not in self._try_again:
                     outcome = Outcome.FAILED
                     break
+                self.codes.add(refusal.code)
             except grpc.RpcError as error:
                 self.codes.add(code_of(error))
                 if code_of(error) not in self._try_again:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _CHECKOUT = Path(__file__).parents[2]
 _SCRIPT = _CHECKOUT / "scripts" / "kafka"
+_WAIT = 180.0
+"""Seconds for what comes within a few, where the machine is busy and Kafka has just started."""
 
 
 def kafka_url() -> str:
@@ -115,7 +117,7 @@ def new_topic(url: str, partitions: int = 3, name: str | None = None, **config: 
     return name
 
 
-def committed(url: str, topic: str, expected: int, seconds: float = 60.0) -> list[Message]:
+def committed(url: str, topic: str, expected: int, seconds: float = _WAIT) -> list[Message]:
     """All committed records of a topic, from its beginning, in order per partition.
 
     Waits until there are as many as expected, and then reads on to the end: what is there twice is found.
@@ -173,7 +175,7 @@ class BridgeProcess:
         """What it, and those before it, wrote."""
         return self._log.read_text()
 
-    def await_log(self, words: str, count: int = 1, seconds: float = 60.0) -> None:
+    def await_log(self, words: str, count: int = 1, seconds: float = _WAIT) -> None:
         """Waits until some words are in the log so many times."""
         wait_until(lambda: self.log.count(words) >= count, seconds, lambda: f"{words!r} not in the log:\n{self.log}")
 
@@ -219,7 +221,7 @@ def registered(kafka: str, name: str) -> bytes | None:
         return None
 
 
-def wait_until(holds: Callable[[], Any], seconds: float = 60.0, told: Callable[[], str] = str) -> None:
+def wait_until(holds: Callable[[], Any], seconds: float = _WAIT, told: Callable[[], str] = str) -> None:
     """Polls until something holds, for what gives no signal."""
     until = time.monotonic() + seconds
     while not holds():

@@ -25,6 +25,7 @@ OPTIONS = f"{HERE}::test_commands_exist_with_their_options"
 HIDDEN_GROUP = "faults/test_clusters.py::test_a_user_who_may_not_see_the_group_is_refused"
 SERVERS = "unit/broker/storage/engine/cluster/test_addresses.py::test_servers_of_a_url_are_separated_by_commas"
 HAPROXY = "faults/test_behind_haproxy.py::test_a_failover_behind_one_address_loses_nothing"
+ROUTER = "faults/test_behind_mysql_router.py::test_failovers_behind_one_address_lose_nothing"
 NAMES = f"{HERE}::test_packages_that_are_drawn_exist"
 
 ALL = {
@@ -105,6 +106,7 @@ EACH = {
         "GRANT SELECT ON performance_schema": HIDDEN_GROUP,
         "global": HAPROXY,
         "#!/bin/sh": HAPROXY,
+        "mysqlrouter --bootstrap": ROUTER,
     },
     "docs/disk-space.md": {
         "SELECT table_name, table_rows": f"{SQL}::test_the_statements_of_the_page_of_disk_space",

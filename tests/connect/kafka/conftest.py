@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumer_sdk import QueueReader
 from halfmq_connect.kafka import BridgeSettings, KafkaBridge, KafkaSource, SourceSettings
 from producer_sdk import Admin, Producer
 from support.brokers import BrokerProcess
 from support.databases import delete_files
-from support.kafka import kafka_url
+from support.kafka import kafka_url, wait_until
+from support.patience import HANG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from consumer_sdk import StoredMessage
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +65,30 @@ def topic(admin: Admin, name: str) -> str:
     return name
 
 
+class Stored:
+    """What is in a topic of halfmq."""
+
+    def __init__(self, endpoint: str, topic: str) -> None:
+        self._reader, self._topic = QueueReader(endpoint), topic
+
+    def count(self) -> int:
+        return sum(each.max_offset for each in self._reader.queue_offsets(self._topic))
+
+    def await_count(self, count: int) -> Sequence[StoredMessage]:
+        wait_until(lambda: self.count() >= count, told=lambda: f"{self.count()} are there")
+        found: list[StoredMessage] = []
+        for queue in self._reader.queue_offsets(self._topic):
+            found += self._reader.read_queue(self._topic, queue.queue, queue.min_offset, 10_000).messages
+        assert len(found) == count
+        return found
+
+
+@pytest.fixture
+def stored(broker: BrokerProcess, topic: str) -> Stored:
+    """The content of the test's topic."""
+    return Stored(broker.endpoint, topic)
+
+
 class Running:
     """A bridge that runs in a thread."""
 
@@ -78,12 +106,12 @@ class Running:
 
     def stop(self) -> None:
         self.bridge.stop()
-        self._thread.join(60)
+        self._thread.join(HANG)
         assert not self._thread.is_alive()
 
     def failed(self) -> Any:
         """Waits until it stops by itself; why."""
-        self._thread.join(60)
+        self._thread.join(HANG)
         assert self.failure is not None
         return self.failure
 

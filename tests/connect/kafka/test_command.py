@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer as KafkaProducer
 
 from halfmq_connect.kafka import BridgeSettings
 from halfmq_connect.kafka.configuration import Configuration
@@ -23,6 +22,7 @@ from support.patience import HANG
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from connect.kafka.conftest import Stored
     from support.brokers import BrokerProcess
 
 CHECKOUT = Path(__file__).parents[3]
@@ -129,7 +129,7 @@ def test_kafka_and_halfmq_that_are_away_are_waited_for(tmp_path: Path, topic: st
 
 @pytest.mark.parametrize("way", ["kafka", "from-kafka"])
 def test_an_outage_of_kafka_is_told_while_nothing_is_carried(
-    tmp_path: Path, topic: str, broker: BrokerProcess, way: str
+    tmp_path: Path, topic: str, broker: BrokerProcess, stored: Stored, way: str
 ) -> None:
     kafka = PrivateKafka(tmp_path / "kafka")
     with kafka:
@@ -141,23 +141,16 @@ def test_an_outage_of_kafka_is_told_while_nothing_is_carried(
                 producer.send(topic, "x")
                 committed(kafka.url, topic, 1)
             else:
-                client = AdminClient({"bootstrap.servers": kafka.url})
-                wait_until(lambda: _members(client, f"halfmq-source.{topic}"))
+                records = KafkaProducer({"bootstrap.servers": kafka.url})
+                records.produce(topic, "x")
+                assert records.flush(60) == 0
+                stored.await_count(1)
             kafka.kill()
             bridge.await_log("Kafka does not answer")
             kafka.start()
             bridge.await_log("Kafka answers again")
             assert bridge.stop() == 0, bridge.log
         assert bridge.log.count("does not answer") == bridge.log.count("answers again") == 1, bridge.log
-
-
-def _members(client: AdminClient, group: str) -> int:
-    """Members of a group that have their partitions."""
-    try:
-        found = client.describe_consumer_groups([group])[group].result()
-    except KafkaException:
-        return 0
-    return sum(bool(member.assignment.topic_partitions) for member in found.members)
 
 
 def test_the_example_runs(tmp_path: Path, kafka: str, broker: BrokerProcess, name: str) -> None:

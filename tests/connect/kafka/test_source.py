@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from client_core.connection import BackgroundRunner, BrokerLink
-from connect.kafka.conftest import Running
-from consumer_sdk import QueueReader
+from connect.kafka.conftest import Running, Stored
 from halfmq.v1 import message_pb2
 from halfmq_connect.cli.metrics import of_bridge
 from halfmq_connect.kafka import BridgeError, KafkaSource, MessagesMissing, RecordRefused, TopicReplaced
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from consumer_sdk import StoredMessage
     from support.brokers import BrokerProcess
 
 
@@ -41,30 +39,6 @@ def records(kafka: str) -> Iterator[KafkaProducer]:
     made = KafkaProducer({"bootstrap.servers": kafka})
     yield made
     made.flush(30)
-
-
-class Stored:
-    """What is in a topic of halfmq."""
-
-    def __init__(self, endpoint: str, topic: str) -> None:
-        self._reader, self._topic = QueueReader(endpoint), topic
-
-    def count(self) -> int:
-        return sum(each.max_offset for each in self._reader.queue_offsets(self._topic))
-
-    def await_count(self, count: int) -> Sequence[StoredMessage]:
-        wait_until(lambda: self.count() >= count, told=lambda: f"{self.count()} are there")
-        found: list[StoredMessage] = []
-        for queue in self._reader.queue_offsets(self._topic):
-            found += self._reader.read_queue(self._topic, queue.queue, queue.min_offset, 10_000).messages
-        assert len(found) == count
-        return found
-
-
-@pytest.fixture
-def stored(broker: BrokerProcess, topic: str) -> Stored:
-    """The content of the test's topic."""
-    return Stored(broker.endpoint, topic)
 
 
 def test_every_part_of_a_record_has_its_place(

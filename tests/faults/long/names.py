@@ -45,7 +45,7 @@ class Visitor(PacedClient):
 
     def run(self) -> None:
         with ExitStack() as stack:
-            clients = [stack.enter_context(Client(endpoint, PATIENCE)) for endpoint in self.endpoints]
+            clients = [stack.enter_context(Client(endpoint, PATIENCE, waits=True)) for endpoint in self.endpoints]
             admins = [stack.enter_context(Admin(endpoint)) for endpoint in self.endpoints]
             while not self.stopping.wait(self.fate.expovariate(1 / PAUSE)):
                 turn = self.visits % len(clients)

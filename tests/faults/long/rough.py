@@ -87,7 +87,7 @@ class RoughProducer(PacedClient):
         self._rough = rough
 
     def run(self) -> None:
-        fleet = Fleet(self.endpoints, PATIENCE)
+        fleet = Fleet(self.endpoints, PATIENCE, waits=True)
         while not self.stopping.wait(self.fate.expovariate(1.0)):
             ids = [new_id() for _ in range(TOGETHER)]
             for _ in range(2 if self.fate.random() < REPEATED else 1):
@@ -127,7 +127,7 @@ class RoughConsumer(PacedClient):
         self._rough = rough
 
     def run(self) -> None:
-        fleet = Fleet(self.endpoints, PATIENCE)
+        fleet = Fleet(self.endpoints, PATIENCE, waits=True)
         while not self.stopping.is_set():
             fleet.call(self._take)
         fleet.close()

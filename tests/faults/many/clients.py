@@ -297,6 +297,14 @@ class SdkConsumer(PacedClient):
         self._group = group
 
     def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                self._consume()
+            except BrokerUnavailable:
+                # The only broker that it knows was frozen when it began; its application is started again.
+                self.stopping.wait(AGAIN_AFTER)
+
+    def _consume(self) -> None:
         scene, asked = self._scene, self.history.moment()
         with Consumer(
             self.endpoints, self._group, scene.groups[self._group], prefetch=AT_ONCE, lease_duration=LEASE

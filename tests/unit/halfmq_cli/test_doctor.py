@@ -356,4 +356,4 @@ def test_its_status_is_that_of_the_worst_finding() -> None:
 
 
 def test_its_checks_have_names_of_their_own() -> None:
-    assert len(set(ALL_CHECKS)) == len(ALL_CHECKS) == 18
+    assert len(set(ALL_CHECKS)) == len(ALL_CHECKS) == 19

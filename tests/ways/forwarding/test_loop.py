@@ -51,7 +51,9 @@ def test_a_handler_forwards(broker: EmbeddedBroker, topic: str, group: str, capl
         assert consumer.queue_offsets(topic, group)
         assert sum(each.lag for each in consumer.queue_offsets(topic, group)) == 0
     assert texts(broker.endpoint, f"{topic}-out") == sorted(f"{number}" for number in range(20))
-    assert caplog.messages == [], "no receipt was sent twice"
+    # Producers of other tests may still look for their brokers.
+    said = [record.getMessage() for record in caplog.records if record.name == "halfmq.consumer"]
+    assert said == [], "no receipt was sent twice"
 
 
 def test_nothing_happens_where_a_lease_has_ended(broker: EmbeddedBroker, topic: str, group: str) -> None:
