@@ -207,7 +207,7 @@ class Broker:
         until = time.monotonic() + self.config.drain
         await self._server.stop()
         if self._cells is not None:
-            await self._cells.router.finish(max(0.0, until - time.monotonic()))
+            await self._cells.router.names.finish(max(0.0, until - time.monotonic()))
         await self._close_metrics()
         await self._close_tracer()
         try:

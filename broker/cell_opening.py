@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.assembly import Beside, Parts, assemble
+from broker.cells.cell import Cell
 from broker.cells.consumers import ConsumerRouter
 from broker.cells.operators import AdminRouter, QueryRouter
 from broker.cells.placing import Placing, group
 from broker.cells.producers import ProducerRouter, SinkRouter, TransactionRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER, Placed
 from broker.errors import BrokerError, ConfigurationError, NotFound
 from broker.maintenance.loop import Loop
@@ -114,11 +115,11 @@ class CellOpener(Loop):
         Raises:
             ConfigurationError: a database is not the cell that it is named as.
         """
-        await asyncio.gather(*[self._try(cell, starting=True) for cell in self.router.cells[1:]])
+        await asyncio.gather(*[self._try(cell, starting=True) for cell in self.router.cells.each[1:]])
 
     async def run_once(self) -> None:
         """Tries again."""
-        for cell in self.router.cells[1:]:
+        for cell in self.router.cells.each[1:]:
             if cell.servicers is None:
                 await self._try(cell, starting=False)
 
@@ -156,7 +157,7 @@ class CellOpener(Loop):
         cell.has_receipts, cell.was_sealed = parts.forwarding.has_receipts, parts.store.was_sealed
         # It is part of a call that counts for the cell already.
         router = self.router.for_operators()
-        parts.catalog.creating_group = lambda name: router.creating(group(name), cell)
+        parts.catalog.creating_group = lambda name: router.names.creating(group(name), cell)
         cell.servicers = servicers_of(parts, shared.config, shared.guard)
         logger.info("broker %s serves the cell %s, database %s", shared.config.name, cell.name, database.shown_url)
         logger.info("an acknowledged commit in the cell %s survives %s", cell.name, database.survives)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from broker.cells.routing import Cell, Router
+    from broker.cells.cell import Cell
+    from broker.cells.routing import Router
     from broker.domain.cell import Name
 
     _Context = grpc.aio.ServicerContext[object, object]
@@ -43,7 +44,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
 
     def drain(self) -> None:
         """Ends all consume streams and all waits, of all cells."""
-        for cell in self._router.cells:
+        for cell in self._router.cells.each:
             if cell.servicers is not None:
                 cell.servicers.consumers.drain()
 
@@ -77,7 +78,7 @@ class ConsumerRouter(consumer_pb2_grpc.ConsumerServiceServicer):
 
     def _hints(self, handles: Sequence[str]) -> dict[int, Cell]:
         found: dict[int, Cell] = {}
-        numbers = {cell.number: cell for cell in self._router.cells}
+        numbers = {cell.number: cell for cell in self._router.cells.each}
         for index, handle in enumerate(handles):
             try:
                 cell = numbers.get(given_by(Receipt.parse(handle).lease_id))

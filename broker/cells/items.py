@@ -14,7 +14,8 @@ from broker.errors import BrokerError, Moved, StorageUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from broker.cells.routing import Cell, Router
+    from broker.cells.cell import Cell
+    from broker.cells.routing import Router
     from halfmq.v1 import message_pb2
 
     Call = Callable[[Any, Any], Awaitable[Any]]
@@ -50,7 +51,7 @@ async def scattered(
             groups.setdefault(cell, []).append(index)
     if len(groups) == 1 and len(cells) == len(next(iter(groups.values()))):
         (cell,) = groups
-        with router.calling(cell) as servicers:
+        with router.cells.calling(cell) as servicers:
             return list((await call(servicers, request)).results)
     parts = {cell: _part(request, field, indexes, len(items)) for cell, indexes in groups.items()}
     answers = await asyncio.gather(*[_asked(router, cell, part, call) for cell, part in parts.items()])
@@ -87,11 +88,11 @@ async def sought(
     """
     began = router.now()
     items = getattr(request, field)
-    left = {index: router.in_turn(hints.get(index)) for index in range(len(items))}
+    left = {index: router.cells.in_turn(hints.get(index)) for index in range(len(items))}
     results: list[Any] = [None] * len(items)
     unavailable: dict[int, Any] = {}
     placeless: set[int] = set()
-    for turn in range(len(router.cells)):
+    for turn in range(len(router.cells.each)):
         indexes = sorted(left)
         if not indexes:
             break
@@ -143,7 +144,7 @@ async def _uncertain(router: Router, began: int) -> BrokerError | None:
 
 async def _asked(router: Router, cell: Cell, part: Any, call: Call) -> Any:
     try:
-        with router.calling(cell) as servicers:
+        with router.cells.calling(cell) as servicers:
             return await call(servicers, part)
     except BrokerError as error:
         return error.as_outcome()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from broker.cells.routing import Cell, Router
+    from broker.cells.cell import Cell
+    from broker.cells.routing import Router
     from broker.domain.cell import Name
 
     _Context = grpc.aio.ServicerContext[object, object]
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def _at_home(method: str) -> Any:
     async def call(self: Any, request: Any, context: _Context) -> Any:
-        with self._router.calling(self._router.home) as servicers:
+        with self._router.cells.calling(self._router.cells.home) as servicers:
             return await getattr(servicers.operators, method)(request, context)
 
     return call
@@ -99,14 +100,14 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
             raise InvalidArgument("Whoever belongs to a tenant does not choose a cell: operators do.", field="cell")
         cell = await router.cell_of([name])
         if wanted == LEAST_LOADED:
-            wanted = (await router.least_loaded()).name if cell is router.home else cell.name
-        chosen = router.named(wanted, "cell") if wanted else cell
+            wanted = (await router.cells.least_loaded()).name if cell is router.cells.home else cell.name
+        chosen = router.cells.named(wanted, "cell") if wanted else cell
         # What cannot be created is refused at home.
         if name.allowed:
-            if chosen is not router.home and cell in {router.home, chosen}:
+            if chosen is not router.cells.home and cell in {router.cells.home, chosen}:
                 # Placed before it is there: where it was may be remembered, and it be at home by now.
-                with router.calling(chosen):
-                    cell = router.numbered((await router.placing.place(name, chosen.number)).cell)
+                with router.cells.calling(chosen):
+                    cell = router.cells.numbered((await router.placing.place(name, chosen.number)).cell)
             if wanted and cell is not chosen:
                 raise InvalidArgument(
                     f"The {name} is placed in the cell {cell.name!r}; move it with `halfmq cells move`.", field="cell"
@@ -117,12 +118,12 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         try:
             answer = await router.call(cell, [name], method, own, context)
         except BrokerError as error:
-            if cell is not router.home and not isinstance(error, StorageUnavailable):
-                await router.displace(name, cell)
+            if cell is not router.cells.home and not isinstance(error, StorageUnavailable):
+                await router.names.displace(name, cell)
             raise
-        if cell is not router.home:
+        if cell is not router.cells.home:
             # Somebody may just have deleted another one, and its place.
-            await router.place_again(name, cell)
+            await router.names.place_again(name, cell)
         return answer
 
     async def DeleteTopic(
@@ -187,18 +188,18 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         """A page of one cell. Its token names the cell, as in `b:token`; those of home have no name."""
         router = self._router
         name, separator, token = request.page_token.partition(":")
-        cell = router.named(name, "page_token") if separator else router.home
+        cell = router.cells.named(name, "page_token") if separator else router.cells.home
         own = type(request)()
         own.CopyFrom(request)
         own.page_token = token if separator else request.page_token
-        with router.calling(cell) as servicers:
+        with router.cells.calling(cell) as servicers:
             answer = await method(servicers)(own, context)
         if answer.next_page_token:
             answer.next_page_token = _token(cell, answer.next_page_token)
         else:
-            place = router.cells.index(cell) + 1
-            if place < len(router.cells):
-                answer.next_page_token = f"{router.cells[place].name}:"
+            place = router.cells.each.index(cell) + 1
+            if place < len(router.cells.each):
+                answer.next_page_token = f"{router.cells.each[place].name}:"
         return answer
 
     async def ResolveTransaction(
@@ -219,7 +220,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ResolveTransactionsRequest, context: _Context
     ) -> AsyncIterator[admin_pb2.ResolveTransactionsResponse]:
         """Resolves transactions, in one cell after the other."""
-        cells: Sequence[Cell] = self._router.cells
+        cells: Sequence[Cell] = self._router.cells.each
         names = [name_of_topic(request.topic)] if request.topic else []
         if names:
             cells = [await self._router.cell_of(names)]

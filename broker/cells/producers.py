@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from broker.cells.routing import Cell, Router
+    from broker.cells.cell import Cell
+    from broker.cells.routing import Router
     from broker.domain.cell import Name
 
     _Context = grpc.aio.ServicerContext[object, object]
@@ -116,7 +117,7 @@ async def _explain(
     at_home = [
         (result, names)
         for result, cell, names in zip(results, cells, wanted, strict=True)
-        if cell is router.home and (result.error.reason == "MOVED" or result.error.code == NOT_FOUND)
+        if cell is router.cells.home and (result.error.reason == "MOVED" or result.error.code == NOT_FOUND)
     ]
     if at_home:
         await _end_displacing(router, at_home)
@@ -144,7 +145,7 @@ async def _end_displacing(router: Router, refused: Sequence[tuple[Any, set[Name]
     """Ends what other brokers did not, of items that home refused or whose topics it does not have."""
     wanted = {name for _, names in refused for name in names}
     try:
-        await router.end_displacing(wanted)
+        await router.names.end_displacing(wanted)
     except StorageUnavailable as error:
         # What is not there may be in a cell that cannot be asked.
         with suppress(StorageUnavailable):
@@ -215,7 +216,7 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
         unknown: BrokerError | None = None
         for other in await self._others_with(receipts, cell):
             try:
-                with router.calling(other):
+                with router.cells.calling(other):
                     found = other.has_receipts is not None and await other.has_receipts(receipts, may)
             except StorageUnavailable as error:
                 # One that has them tells more.
@@ -238,7 +239,7 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
 
     async def _others_with(self, receipts: Iterable[Receipt], cell: Cell) -> list[Cell]:
         """The cells beside one in which receipts may be."""
-        others = self._router.in_turn(cell)[1:]
+        others = self._router.cells.in_turn(cell)[1:]
         try:
             if await self._router.placing.store.moved_lately(0):
                 return others
@@ -300,7 +301,7 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         )
         await _explain(router, results, cells, each_of, began)
         for cell, result in zip(cells, results, strict=True):
-            if not result.HasField("error") and not isinstance(cell, BrokerError) and cell is not router.home:
+            if not result.HasField("error") and not isinstance(cell, BrokerError) and cell is not router.cells.home:
                 self._remember(result.transaction_id, cell)
         return transaction_pb2.PrepareResponse(results=results)
 
@@ -350,7 +351,7 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         self, request_iterator: AsyncIterator[transaction_pb2.CheckTransactionsRequest], context: Any
     ) -> AsyncIterator[transaction_pb2.CheckTransactionsResponse]:
         """Sends checks of all cells: producers are registered at home."""
-        responses = self._router.home.servicers.transactions.CheckTransactions(request_iterator, context)
+        responses = self._router.cells.home.servicers.transactions.CheckTransactions(request_iterator, context)
         try:
             async for response in responses:
                 yield response

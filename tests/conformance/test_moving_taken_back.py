@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.operators import AdminRouter
 from broker.cells.placing import Placing
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER
 from broker.errors import CellAway, Moved, NotFound, StaleReceipt, StorageUnavailable
 from broker.storage.delivery import leases
@@ -35,7 +36,7 @@ async def told(cells: Installation) -> Exception:
     """What a broker tells that asked home for the topic while it was sealed."""
     own = router(cells)
     gone = NotFound("There is none.", reason="TOPIC_NOT_FOUND", field="topic")
-    return await own.explained(gone, [topic()], own.home, own.now())
+    return await own.explained(gone, [topic()], own.cells.home, own.now())
 
 
 @pytest.mark.parametrize("source", [HOME_NUMBER, B])
@@ -69,7 +70,7 @@ async def test_a_move_takes_nothing_before_its_seal(cells: Installation, source:
     own, long_after = router(cells), 1 << 60
     with pytest.raises(CellAway):
         await own.moved_lately(0)
-    for cell in own.cells:
+    for cell in own.cells.each:
         cell.was_sealed = cells.store(cell.number).was_sealed
     assert not await own.moved_lately(0)
     cells.seal(move)
@@ -146,7 +147,7 @@ async def test_what_is_deleted_after_it_has_moved_is_told_as_deleted_though_the_
     assert mover.open_move() is not None
     assert await cells.store(HOME_NUMBER).moved_names(1) == set()
     own = router(cells)
-    for cell in own.cells:
+    for cell in own.cells.each:
         cell.servicers = Operators(cells.store(cell.number))
         cell.finds = cell.servicers.finds
     request = admin_pb2.DeleteTopicRequest(topic="orders")

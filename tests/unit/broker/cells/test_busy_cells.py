@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.placing import Placing
 from broker.cells.producers import SinkRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER, Name, Placed, Placement
 from broker.errors import StorageUnavailable
 from halfmq.v1 import sink_pb2
@@ -80,8 +81,8 @@ async def read(own: Router) -> None:
     [
         write,
         read,
-        lambda own: own.displace(GROUP, own.cells[B]),
-        lambda own: own.end_displacing([GROUP]),
+        lambda own: own.names.displace(GROUP, own.cells.each[B]),
+        lambda own: own.names.end_displacing([GROUP]),
         lambda own: own.moved_lately(1),
     ],
     ids=["write", "read", "displace", "end_displacing", "moved_lately"],
@@ -91,11 +92,11 @@ async def test_look_ups_are_calls(asks: Callable[[Router], Coroutine[Any, Any, o
     own = router(there)
     with pytest.raises(StorageUnavailable, match="2 calls for the cell 'b' are under way"):
         await asks(own)
-    assert (there.asked, own.cells[B].busy) == (0, MOST)
+    assert (there.asked, own.cells.each[B].busy) == (0, MOST)
 
 
 async def test_what_is_part_of_a_call_is_none_of_its_own() -> None:
     own = router(There())
-    async with own.for_operators().creating(SINK, own.cells[B]):
+    async with own.for_operators().names.creating(SINK, own.cells.each[B]):
         pass
-    assert own.cells[B].busy == MOST
+    assert own.cells.each[B].busy == MOST

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.operators import AdminRouter
 from broker.cells.placing import Placing
 from broker.cells.producers import ProducerRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER, Name, Placed, Placement
 from broker.errors import AlreadyExists, InvalidArgument, Moved, NotFound
 from halfmq.v1 import admin_pb2, producer_pb2

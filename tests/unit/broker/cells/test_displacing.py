@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.placing import Placing
 from broker.cells.producers import ProducerRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER, Name, Placed, Placement
 from broker.errors import AlreadyExists, BrokerError, CellAway, Moved, NotFound
 from broker.wire.status import item_error
@@ -88,7 +89,7 @@ async def test_what_was_created_again_in_its_cell_is_not_created_at_home_too(cap
     store = List()
     there = There(store, False, True)
     own = router(store, there)
-    await own.displace(TOPIC, own.cells[B])
+    await own.names.displace(TOPIC, own.cells.each[B])
     assert (there.created_at_home, store.placed, store.home_refuses) == (False, B, True)
     assert caplog.records == []
 
@@ -96,7 +97,7 @@ async def test_what_was_created_again_in_its_cell_is_not_created_at_home_too(cap
 async def test_what_is_nowhere_is_let_in_at_home() -> None:
     store = List()
     own = router(store, There(store, False, False))
-    await own.displace(TOPIC, own.cells[B])
+    await own.names.displace(TOPIC, own.cells.each[B])
     assert (store.placed, store.create_at_home()) == (None, True)
 
 
@@ -106,7 +107,7 @@ async def test_what_is_in_two_cells_after_all_is_logged(caplog: pytest.LogCaptur
     store.home_refuses = False
     own = router(store, There(store, False, True))
     with caplog.at_level(logging.ERROR):
-        await own.displace(TOPIC, own.cells[B])
+        await own.names.displace(TOPIC, own.cells.each[B])
     (record,) = caplog.records
     assert record.getMessage().startswith("The topic 'orders' is in the cell b and in the cell home")
 
@@ -116,7 +117,7 @@ async def test_a_displacing_that_was_cut_off_is_ended_by_whoever_is_refused_at_h
     store = List()
     await store.withdraw(TOPIC, B)
     own = router(store, There(store, found))
-    await own.end_displacing([TOPIC])
+    await own.names.end_displacing([TOPIC])
     assert (store.placed, store.home_refuses) == ((B, True) if found else (None, False))
 
 
@@ -124,12 +125,12 @@ async def test_what_is_deleted_once_it_was_found_again_has_no_place() -> None:
     """Its broker stands still with the answer, and others delete it to the end."""
     store = List()
     own = router(store, There(store, False, True, False))
-    await own.displace(TOPIC, own.cells[B])
+    await own.names.displace(TOPIC, own.cells.each[B])
     assert (store.placed, store.home_refuses) == (None, False)
     await store.withdraw(TOPIC, B)
     store.home_refuses = True
     own = router(store, There(store, True, False))
-    await own.end_displacing([TOPIC])
+    await own.names.end_displacing([TOPIC])
     assert (store.placed, store.home_refuses) == (None, False)
 
 
@@ -137,7 +138,7 @@ async def test_a_cell_that_is_away_may_have_it() -> None:
     store = List()
     await store.withdraw(TOPIC, B)
     with pytest.raises(CellAway):
-        await router(store, None).end_displacing([TOPIC])
+        await router(store, None).names.end_displacing([TOPIC])
     assert store.home_refuses
 
 
@@ -145,9 +146,9 @@ async def test_a_cell_that_has_it_tells_more_than_one_that_is_away() -> None:
     store = List()
     await store.withdraw(TOPIC, C)
     own = router(store, None)
-    own.cells.append(Cell(C, "c", object(), finds=There(store, True).finds))
-    own = Router(own.placing, own.cells, own.now, creates_groups=False, max_calls=10)
-    await own.end_displacing([TOPIC])
+    cells = [*own.cells.each, Cell(C, "c", object(), finds=There(store, True).finds)]
+    own = Router(own.placing, cells, own.now, creates_groups=False, max_calls=10)
+    await own.names.end_displacing([TOPIC])
     assert store.placed == C
 
 
@@ -161,8 +162,8 @@ async def test_a_displacing_is_ended_though_its_caller_has_gone() -> None:
         return False
 
     own = router(store, None)
-    own.cells[B].finds = finds
-    call = asyncio.ensure_future(own.displace(TOPIC, own.cells[B]))
+    own.cells.each[B].finds = finds
+    call = asyncio.ensure_future(own.names.displace(TOPIC, own.cells.each[B]))
     await looks.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -183,9 +184,9 @@ async def test_a_displacing_that_fails_is_told_and_logged(caplog: pytest.LogCapt
         return False
 
     own = router(store, None)
-    own.cells[B].finds = finds
+    own.cells.each[B].finds = finds
     with pytest.raises(CellAway):
-        await own.displace(TOPIC, own.cells[B])
+        await own.names.displace(TOPIC, own.cells.each[B])
     assert store.home_refuses
     (record,) = caplog.records
     assert "refused by home until it is asked for again: The database of the cell 'b'" in record.getMessage()
@@ -239,7 +240,7 @@ async def test_whoever_is_refused_at_home_ends_it_and_comes_back(call: Callable[
     store = List()
     await store.withdraw(TOPIC, B)
     own = router(store, There(store, False))
-    own.home.servicers = Refusing(Moved(TOPIC))
+    own.cells.home.servicers = Refusing(Moved(TOPIC))
     assert await call(own) == "MOVED"
     assert not store.home_refuses
 
@@ -256,7 +257,7 @@ async def test_so_does_whoever_does_not_find_it_at_home(
     store = List()
     await store.withdraw(TOPIC, B)
     own = router(store, None if found is None else There(store, found))
-    own.home.servicers = Refusing(MISSING)
+    own.cells.home.servicers = Refusing(MISSING)
     assert (await call(own), store.placed) == (reason, placed)
     assert store.home_refuses == (found is not False)
 
@@ -267,7 +268,7 @@ async def test_for_a_name_that_never_was_no_cell_is_asked(call: Callable[[Router
     await store.withdraw(TOPIC, B)
     store.home_refuses = False
     own = router(store, None)
-    own.home.servicers = Refusing(MISSING)
+    own.cells.home.servicers = Refusing(MISSING)
     assert await call(own) == "TOPIC_NOT_FOUND"
 
 
@@ -289,5 +290,5 @@ async def test_a_name_that_is_held_up_holds_up_no_other() -> None:
     cells = [Cell(HOME_NUMBER, HOME, object()), Cell(B, "b", object()), Cell(C, "c", object(), finds=finds)]
     own = Router(Placing(store), cells, FakeClock(1).now, creates_groups=False, max_calls=10)  # type: ignore[arg-type]
     with pytest.raises(CellAway):
-        await own.end_displacing([TOPIC, other])
+        await own.names.end_displacing([TOPIC, other])
     assert placed == [(other, C)]

@@ -51,12 +51,12 @@ async def test_a_deletion_is_waited_for() -> None:
     await create(own, "b")
     slow = Slow(brokers)
     await delete_and_go(own, slow)
-    stopping = asyncio.ensure_future(own.finish(60))
+    stopping = asyncio.ensure_future(own.names.finish(60))
     await asyncio.sleep(0)
     slow.goes_on.set()
     await stopping
     assert (brokers.list.placed, brokers.b.topics) == (None, set())
-    await own.finish(60)
+    await own.names.finish(60)
 
 
 async def test_what_does_not_end_in_time_is_logged_and_given_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -65,9 +65,9 @@ async def test_what_does_not_end_in_time_is_logged_and_given_up(caplog: pytest.L
     await create(own, "b")
     slow = Slow(brokers)
     await delete_and_go(own, slow)
-    await own.finish(0)
+    await own.names.finish(0)
     slow.goes_on.set()
-    await own.finish(60)
+    await own.names.finish(60)
     (record,) = caplog.records
     assert record.getMessage().startswith("the broker stops before the topic 'orders' is deleted to the end")
     assert brokers.b.topics == {"orders"}
@@ -87,12 +87,12 @@ async def test_what_it_began_meanwhile_is_given_up_too(monkeypatch: pytest.Monke
     monkeypatch.setattr(brokers.list, "withdraw", withdraw)
     await delete_and_go(own, slow)
     # Longer than a busy machine lets the loop wait until the deletion has come to the list.
-    stopping = asyncio.ensure_future(own.finish(2.0))
+    stopping = asyncio.ensure_future(own.names.finish(2.0))
     await asyncio.sleep(0)
     slow.goes_on.set()
     await withdrawing.wait()
     await stopping
-    assert not own._finishing
+    assert not own.names._finishing
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_an_error_that_nobody_hears_is_logged(
     await delete_and_go(own, slow)
     slow.goes_on.set()
     with caplog.at_level(logging.INFO):
-        await own.finish(60)
+        await own.names.finish(60)
         await asyncio.sleep(0)
     assert [record.getMessage()[: len(line)] for record, line in zip(caplog.records, lines, strict=True)] == lines
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.operators import QueryRouter
 from broker.cells.placing import Placing
 from broker.cells.producers import ProducerRouter, TransactionRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER, LATELY, Name, Placed, Placement
 from broker.errors import Moved, NotFound
 from broker.wire.status import item_error
@@ -106,7 +107,7 @@ async def test_a_move_that_ends_while_it_is_looked_for_is_met(monkeypatch: pytes
 
     monkeypatch.setattr(own.placing.store, "open_moves", open_moves)
     monkeypatch.setattr(own.placing.store, "ended_lately", ended_lately, raising=False)
-    own.home.was_sealed = was_sealed
+    own.cells.home.was_sealed = was_sealed
     assert await own.moved_lately(clock.now())
 
 

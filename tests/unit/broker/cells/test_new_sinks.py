@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.placing import Placing
 from broker.cells.producers import SinkRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.cell import HOME, HOME_NUMBER, Name, Placed, Placement
 from broker.errors import CellAway, InvalidArgument, Moved
 from halfmq.v1 import sink_pb2
@@ -106,7 +107,7 @@ async def test_what_was_stored_is_told_so_though_its_cell_cannot_be_asked_any_mo
         raise CellAway("b")
 
     own = router(store, b)
-    b._meanwhile = lambda: setattr(own.cells[1], "finds", away)
+    b._meanwhile = lambda: setattr(own.cells.each[1], "finds", away)
     await write(own)
     assert (store.placed[SINK], b.there) == (B, {"archive"})
 
@@ -115,7 +116,7 @@ async def test_a_refusal_is_told_though_its_cell_cannot_be_asked_any_more() -> N
     store = List()
     store.placed[SINK] = B
     own = router(store, Sinks())
-    real = own.cells[1].finds
+    real = own.cells.each[1].finds
     answers = [real]
 
     async def once(name: Name) -> bool:
@@ -123,7 +124,7 @@ async def test_a_refusal_is_told_though_its_cell_cannot_be_asked_any_more() -> N
             raise CellAway("b")
         return await answers.pop()(name)
 
-    own.cells[1].finds = once
+    own.cells.each[1].finds = once
     with pytest.raises(InvalidArgument):
         await write(own, query_id="")
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from broker.cells.cell import Cell
 from broker.cells.placing import Placing
 from broker.cells.producers import ProducerRouter
-from broker.cells.routing import Cell, Router
+from broker.cells.routing import Router
 from broker.domain.access import Action, Kind
 from broker.domain.cell import HOME, HOME_NUMBER, LATELY, Name, Placement
 from broker.domain.lease import Receipt, receipt_gone
