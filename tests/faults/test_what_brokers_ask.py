@@ -52,7 +52,7 @@ STATED = [
     Stated("SELECT `c` . `group_id` , `g` . `epoch`", 4, 1),
     Stated("SELECT ? AS `own` , MIN ( `available_at` ) FROM `lease`", 4, 1),
     Stated("UPDATE `broker` SET", 0.2, 1),
-    Stated("SELECT `seen_at` FROM `broker`", 0.2, 1),
+    Stated("SELECT `seen_at` , HOST , `pid` , `started_at` FROM `broker`", 0.2, 1),
     Stated("SELECT COALESCE ( MAX ( `first_number` )", 0.4, 1),
     Stated("SELECT `queue_id` , `next_offset` FROM `queue`", 0.2, ALL_QUEUES),
     Stated("SELECT CAST ( `UNIX_TIMESTAMP` ( NOW (?) )", 0.2, 1),
