@@ -27,7 +27,7 @@ class Router:
     Attributes:
         placing: where names are.
         cells: the cells.
-        names: how names come to be placed, and no more.
+        names: keeps the list of placements true.
     """
 
     def __init__(

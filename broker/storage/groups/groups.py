@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from broker.storage.engine.session import Session
 
 # A member of a broadcasting group (m) has the settings of its group (g); for any other group both are the same.
-SELECT_GROUP = (
+_SELECT = (
     "SELECT m.group_id, g.name, m.created_at, g.max_attempts, g.retry_delays, g.when_exhausted, g.mode, g.start_at,"
     " g.keep_unread, g.fifo, g.epoch, g.paused_at, g.pause_reason, m.parent_id, m.name"
-    " FROM consumer_group m JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id)"
+    " FROM consumer_group m{index} JOIN consumer_group g ON g.group_id = COALESCE(m.parent_id, m.group_id)"
 )
+SELECT_GROUP = _SELECT.format(index="")
 _INSERT_COLUMNS = "name, max_attempts, created_at, retry_delays, when_exhausted, mode, start_at, keep_unread, fifo"
 SEEN_EVERY = 3600 * 1_000_000
 MOST_REMEMBERED = 10_000
@@ -86,9 +87,9 @@ def lock(session: Session, group_ids: Sequence[int]) -> set[int]:
 
 def list_groups(session: Session, after: str, limit: int) -> list[ConsumerGroup]:
     """Consumer groups by name, after `after`, without members of broadcasting groups."""
-    found = session.fetch(
-        f"{SELECT_GROUP} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit)
-    )
+    # As in list_topics.
+    select = _SELECT.format(index=session.dialect.by_index("consumer_group_name"))
+    found = session.fetch(f"{select} WHERE m.name > ? AND m.parent_id IS NULL ORDER BY m.name LIMIT ?", (after, limit))
     return [from_row(row) for row in found]
 
 
