@@ -23,6 +23,7 @@ from broker.storage.adapters.restoring import check_restorations
 from broker.storage.engine.connection import parse_url
 from broker.storage.engine.durability import open_database
 from broker.storage.migrations import current, migrate, newest
+from broker.wire.interceptor import MOST_LOOK_UPS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -105,7 +106,7 @@ class CellOpener(Loop):
             ProducerRouter(router),
             SinkRouter(router),
             ConsumerRouter(router),
-            QueryRouter(router.for_operators()),
+            QueryRouter(router.for_look_ups(MOST_LOOK_UPS)),
             AdminRouter(router.for_operators()),
         )
 

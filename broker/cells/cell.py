@@ -31,7 +31,6 @@ class Cell:
         has_receipts: tells whether some of these receipts are of leases there, of groups that the caller may settle
             for.
         was_sealed: tells whether a move that leaves it has taken something from it.
-        busy: calls under way.
     """
 
     number: int
@@ -42,7 +41,6 @@ class Cell:
     let_in: Callable[[Sequence[Name], int], Awaitable[None]] | None = None
     has_receipts: Callable[[Sequence[Receipt], Judge | None], Awaitable[bool]] | None = None
     was_sealed: Callable[[int], Awaitable[bool]] | None = None
-    busy: int = 0
 
 
 class Cells:
@@ -60,6 +58,14 @@ class Cells:
         self.each = list(cells)
         self._by_number = {cell.number: cell for cell in cells}
         self._most = max(1, max_calls // 2)
+        self._busy = dict.fromkeys(cells, 0)
+
+    def apart(self, max_calls: int) -> Cells:
+        """The same for calls of which there are at most so many, and which are counted apart from all others."""
+        own = copy(self)
+        own._most = max(1, max_calls // 2)
+        own._busy = dict.fromkeys(self.each, 0)
+        return own
 
     def without_limit(self) -> Cells:
         """The same, however many calls are under way."""
@@ -108,13 +114,13 @@ class Cells:
         """
         if cell.servicers is None:
             raise CellAway(cell.name)
-        if cell.busy >= self._most:
-            raise StorageUnavailable(f"{cell.busy} calls for the cell {cell.name!r} are under way; come back.")
-        cell.busy += 1
+        if self._busy[cell] >= self._most:
+            raise StorageUnavailable(f"{self._busy[cell]} calls for the cell {cell.name!r} are under way; come back.")
+        self._busy[cell] += 1
         try:
             yield cell.servicers
         finally:
-            cell.busy -= 1
+            self._busy[cell] -= 1
 
     async def has(self, cell: Cell, name: Name) -> bool:
         """Whether something is in a cell, which is a call for it as any other one.

@@ -88,7 +88,9 @@ async def sought(
     """
     began = router.now()
     items = getattr(request, field)
-    left = {index: router.cells.in_turn(hints.get(index)) for index in range(len(items))}
+    # One list for all that begin in the same cell: they may be many.
+    turns = {cell: router.cells.in_turn(cell) for cell in {None, *hints.values()}}
+    left = {index: turns[hints.get(index)] for index in range(len(items))}
     results: list[Any] = [None] * len(items)
     unavailable: dict[int, Any] = {}
     placeless: set[int] = set()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     import grpc
+    from google.protobuf.timestamp_pb2 import Timestamp
 
     from broker.cells.cell import Cell
     from broker.cells.routing import Router
@@ -225,6 +226,7 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
         if names:
             cells = [await self._router.cell_of(names)]
         matched = resolved = left = 0
+        as_of: Timestamp | None = None
         for cell in cells:
             last: Any = None
             answers = self._router.stream(
@@ -233,10 +235,15 @@ class AdminRouter(admin_pb2_grpc.AdminServiceServicer):
             try:
                 async for last in answers:
                     done = last.done and cell is cells[-1]
+                    # What is prepared while cells are counted is in none of the counts: not by the time of the last.
+                    if last.HasField("as_of") and (as_of is None or last.as_of.ToNanoseconds() < as_of.ToNanoseconds()):
+                        as_of = last.as_of
                     so_far = admin_pb2.ResolveTransactionsResponse()
                     so_far.CopyFrom(last)
                     so_far.matched, so_far.resolved = matched + last.matched, resolved + last.resolved
                     so_far.left, so_far.done = left + last.left, done
+                    if as_of is not None:
+                        so_far.as_of.CopyFrom(as_of)
                     yield so_far
             except NotFound:
                 # Neither the group nor the topic is in this cell.

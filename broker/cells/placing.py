@@ -77,10 +77,13 @@ class Placing:
         if self._overdue:
             return {}
         reading = asyncio.get_running_loop().create_task(self._read(remembered.keys()))
-        await asyncio.wait([reading], timeout=PATIENCE)
+        try:
+            await asyncio.wait([reading], timeout=PATIENCE)
+        finally:
+            if not reading.done():
+                self._overdue.add(reading)
+                reading.add_done_callback(self._came)
         if not reading.done():
-            self._overdue.add(reading)
-            reading.add_done_callback(self._came)
             return {}
         error = reading.exception()
         if error is None:

@@ -95,12 +95,21 @@ def _with_places(
 
 
 async def _cells_of(router: Router, wanted: Sequence[set[Name]]) -> list[Cell | BrokerError]:
-    """The cells of items, by the topics of each."""
-    found: list[Cell | BrokerError] = []
-    for names in wanted:
+    """The cells of items, by the topics of each; those that are in several are looked up anew, all together."""
+    names = set().union(*wanted)
+    placed = await router.placing.find(names)
+    unknown: StorageUnavailable | None = None
+    if any(len({placed[name].cell for name in each}) > 1 for each in wanted):
         try:
-            found.append(await router.cell_of(names))
-        except BrokerError as error:
+            placed = await router.placing.find(names, again=True)
+        except StorageUnavailable as error:
+            unknown = error.as_outcome()
+    found: list[Cell | BrokerError] = []
+    for each in wanted:
+        cells = {placed[name].cell for name in each} or {HOME_NUMBER}
+        try:
+            found.append(router.cells.numbered(cells.pop()) if len(cells) == 1 else unknown or apart(sorted(each)))
+        except StorageUnavailable as error:
             found.append(error.as_outcome())
     return found
 
@@ -129,8 +138,9 @@ async def _explain(
     if not missing:
         return
     try:
-        await router.placing.find({name for _, _, names in missing for name in names}, again=True)
-        lately = await router.moved_names(began)
+        not_found = {name for _, _, names in missing for name in names}
+        await router.placing.find(not_found, again=True)
+        lately = await router.moved_names(not_found, began)
     except StorageUnavailable as error:
         # What is stored is stored, whatever is unknown of the others.
         for result, _, _ in missing:
@@ -167,10 +177,14 @@ class ProducerRouter(producer_pb2_grpc.ProducerServiceServicer):
         check_count(len(request.messages), MOST_ITEMS, "messages")
         began = self._router.now()
         names = _topics(request.messages)
-        placements = await self._router.placing.find(names)
         each_of = [names & {name_of_topic(message.topic)} for message in request.messages]
-        if request.in_order or len({each.cell for each in placements.values()}) <= 1:
-            cell = await self._router.cell_of(names)
+        there = {each.cell for each in (await self._router.placing.find(names)).values()}
+        if request.in_order or len(there) <= 1:
+            if request.in_order:
+                cell = await self._router.cell_of(names)
+            else:
+                # Not looked up again: in a moment they may be in two cells, and each message goes to its own.
+                cell = self._router.cells.numbered(there.pop() if there else HOME_NUMBER)
             answer = await self._router.call(cell, names, lambda each: each.producers.Send, request, context)
             await _explain(self._router, answer.results, [cell] * len(each_of), each_of, began)
             return answer  # type: ignore[no-any-return]
@@ -282,7 +296,6 @@ class TransactionRouter(transaction_pb2_grpc.TransactionServiceServicer):
         began = router.now()
         names = _topics(message for item in request.transactions for message in item.messages)
         each_of = [names & {name_of_topic(message.topic) for message in item.messages} for item in request.transactions]
-        await router.placing.find(names)
         cells = await _cells_of(router, each_of)
         first: dict[str, Cell] = {}
         for index, (item, cell) in enumerate(zip(request.transactions, cells, strict=True)):

@@ -51,9 +51,15 @@ class Router:
 
     def for_operators(self) -> Router:
         """The same, without the limit: operators' calls, which have their own, and parts of calls go on."""
+        return self._of(self.cells.without_limit())
+
+    def for_look_ups(self, most: int) -> Router:
+        """The same for calls that only look, of which there are at most so many."""
+        return self._of(self.cells.apart(most))
+
+    def _of(self, cells: Cells) -> Router:
         own = copy(self)
-        own.cells = self.cells.without_limit()
-        own.names = self.names.of(own.cells)
+        own.cells, own.names = cells, self.names.of(cells)
         return own
 
     def now(self) -> int:
@@ -110,12 +116,16 @@ class Router:
                 yield cell, [reader, *topics]
             return
         there = self.cells.numbered(own.cell)
-        if there.finds is None or await self.cells.has(there, reader):
+        if await self.cells.has(there, reader):
             raise _reader_apart(reader, topics, cell)
         # What cannot be created is refused by the cell.
         placed = creates and reader.allowed and self._may_create(reader)
         if placed and await self.names.placed_anew(reader, there, cell) is not cell:
             raise _reader_apart(reader, topics, cell)
+        if placed and reader.kind is Placed.SINK and cell is not self.cells.home:
+            async with self.names.creating(reader, cell):
+                yield cell, [reader, *topics]
+            return
         try:
             yield cell, [reader, *topics] if placed else [*topics]
         except BrokerError as error:
@@ -169,7 +179,7 @@ class Router:
             # Where nothing is created by being named, nobody else is refused there.
             await self.names.end_displacing(names)
         await self.placing.find(names, again=True)
-        return await self.moved(names, cell, await self.moved_names(began)) or error
+        return await self.moved(names, cell, await self.moved_names(names, began)) or error
 
     async def moved(self, names: Iterable[Name], cell: Cell, lately: Collection[Name]) -> Moved | None:
         """What tells of names that are not in a cell, or will not be there; None: they are, by the list.
@@ -356,9 +366,9 @@ class Router:
                     return True
         return False
 
-    async def moved_names(self, began: int) -> set[Name]:
-        """What is leaving its cell, or was in a move that has ended since a moment before a time, moved or not."""
-        return await self.placing.store.moved_names(began - LATELY)
+    async def moved_names(self, names: Collection[Name], began: int) -> set[Name]:
+        """Those leaving their cell, or in a move that has ended since a moment before a time, moved or not."""
+        return await self.placing.store.moved_names(names, began - LATELY)
 
 
 def _reader_apart(reader: Name, topics: Iterable[Name], cell: Cell) -> BrokerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from broker.domain.cell import Name, Placement
 
@@ -56,8 +56,8 @@ class PlacementStore(Protocol):
         """Whether a move has ended since a time (microseconds)."""
         ...
 
-    async def moved_names(self, since: int) -> set[Name]:
-        """What is leaving its cell in a move, or was in one that has ended since a time (microseconds)."""
+    async def moved_names(self, names: Collection[Name], since: int) -> set[Name]:
+        """Those of names leaving their cell in a move, or in one that has ended since a time (microseconds)."""
         ...
 
 

@@ -137,10 +137,11 @@ class Catalog:
             InvalidArgument: the name is not allowed.
             NotFound: there is none.
         """
+        # First: to a database a name is the same with a space behind it, to access rules it is not.
+        check_topic_name(name, field)
         self._topics.forget_topics([name])
         topic = await self._topics.find_topic(name)
         if topic is None:
-            check_topic_name(name, field)
             raise _no_topic(name, field)
         return topic
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.domain.group import GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.errors import AlreadyExists, NotFound, Refused
+from broker.errors import AlreadyExists, InvalidArgument, NotFound, Refused
 from broker.ports.delivery import JoinWork, NackWork
 from broker.ports.epochs import SINK_GROUP
 from broker.services import catalog
@@ -50,6 +50,16 @@ async def test_a_topic_is_found_as_it_was_made(world: World, store: Store) -> No
     for number, queue_id in enumerate(made.queue_ids):
         assert await world.broker("c").find_topic_of_queue(queue_id) == (made, number)
     assert await fresh.find_topic_of_queue(999_999) is None
+
+
+async def test_a_name_with_a_space_behind_it_is_refused(store: Store) -> None:
+    """To some databases it is the same name, to access rules it is not."""
+    await store.create_topic("orders", TopicSettings(1, HOUR))
+    names = catalog.Catalog(store, store, store, catalog.CatalogConfig())
+    assert (await names.current_topic("orders")).name == "orders"
+    with pytest.raises(InvalidArgument) as refused:
+        await names.current_topic("orders ", "filter.topic")
+    assert (refused.value.reason, refused.value.field) == ("NAME_INVALID", "filter.topic")
 
 
 async def test_names_that_look_alike_are_different_names(store: Store) -> None:

@@ -51,13 +51,13 @@ async def test_names_are_told_as_moving_until_a_move_that_is_taken_back_has_ende
     databases.write(source, lambda session: sealing.unseal(session, move.number, clock.now(), merge))
     databases.write(HOME_NUMBER, lambda session: home.leave_placed(session, move))
     # What was copied is deleted now, which takes its time.
-    assert await cells.store(HOME_NUMBER).moved_names(clock.now()) == {topic(), group()}
+    assert await cells.store(HOME_NUMBER).moved_names({topic(), group()}, clock.now()) == {topic(), group()}
     if source == HOME_NUMBER:
         assert isinstance(await told(cells), Moved)
     databases.write(HOME_NUMBER, lambda session: home.end(session, move, home.GIVEN_UP, clock.now()))
-    assert await cells.store(HOME_NUMBER).moved_names(clock.now()) == {topic(), group()}
+    assert await cells.store(HOME_NUMBER).moved_names({topic(), group()}, clock.now()) == {topic(), group()}
     clock.pass_time(11_000_000)
-    assert await cells.store(HOME_NUMBER).moved_names(clock.now() - 10_000_000) == set()
+    assert await cells.store(HOME_NUMBER).moved_names({topic(), group()}, clock.now() - 10_000_000) == set()
     if source == HOME_NUMBER:
         assert isinstance(await told(cells), NotFound)
 
@@ -135,7 +135,7 @@ async def test_what_is_deleted_after_it_has_moved_is_told_as_deleted_though_the_
 ) -> None:
     await made_in(cells, source)
     mover, move = cells.begin(HOME_NUMBER if source else B, topic(), group())
-    assert await cells.store(HOME_NUMBER).moved_names(1) == {topic(), group()}
+    assert await cells.store(HOME_NUMBER).moved_names({topic(), group()}, 1) == {topic(), group()}
 
     def away(*_: object) -> NoReturn:
         raise StorageUnavailable("The cell that is left is away.")
@@ -145,7 +145,7 @@ async def test_what_is_deleted_after_it_has_moved_is_told_as_deleted_though_the_
         with pytest.raises(StorageUnavailable):
             mover.carry_on(move)
     assert mover.open_move() is not None
-    assert await cells.store(HOME_NUMBER).moved_names(1) == set()
+    assert await cells.store(HOME_NUMBER).moved_names({topic(), group()}, 1) == set()
     own = router(cells)
     for cell in own.cells.each:
         cell.servicers = Operators(cells.store(cell.number))

@@ -8,7 +8,7 @@ from broker.storage.adapters.access import Access
 from broker.storage.catalog import moves, placement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from broker.domain.cell import Name, Placement
     from broker.storage.engine.session import Session
@@ -62,9 +62,9 @@ class Placements(Access):
         """Whether a move that leaves this cell has taken something from it, or was given up."""
         return await self._read(lambda session: moves.state_of(session, move) is not None)
 
-    async def moved_names(self, since: int) -> set[Name]:
-        """What is leaving its cell in a move, or was in one that has ended since a time (microseconds)."""
-        return await self._read(lambda session: placement.moved_names(session, since))
+    async def moved_names(self, names: Collection[Name], since: int) -> set[Name]:
+        """Those of names leaving their cell in a move, or in one that has ended since a time (microseconds)."""
+        return await self._read(lambda session: placement.moved_names(session, names, since))
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:
         """Where these are, of those that the list names, and the number of the last move."""

@@ -9,7 +9,7 @@ from broker.domain.cell import Name, Placed, Placement
 from broker.errors import AlreadyExists
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from broker.storage.engine.session import Session
 
@@ -111,8 +111,8 @@ def ended_lately(session: Session, since: int) -> bool:
     return bool(session.fetch("SELECT 1 FROM cell_move WHERE ended_at >= ? LIMIT 1", (since,)))
 
 
-def moved_names(session: Session, since: int) -> set[Name]:
-    """What may be on its way: in a move that has ended since a time (microseconds), and in one that has not.
+def moved_names(session: Session, names: Collection[Name], since: int) -> set[Name]:
+    """Those of names that may be on their way: in a move that has ended since a time (microseconds), or has not ended.
 
     Of the latter it is what is placed in the cell that it leaves. While the move is taken back, this is so until it has
     ended; when it is decided, it is so no more: what is in the other cell may be deleted there, however long it takes
@@ -120,13 +120,13 @@ def moved_names(session: Session, since: int) -> set[Name]:
     """
     found: set[Name] = set()
     leaving = session.fetch("SELECT from_cell, names FROM cell_move WHERE ended_at IS NULL")
-    for cell, names in leaving:
-        # Each has a row until then, at home, too.
-        placed = placements(session, _names(names))
+    for cell, listed in leaving:
+        # Each has a row until then, at home, too. There may be 10,000 of them: only those that are asked for.
+        placed = placements(session, sorted(set(names).intersection(_names(listed))))
         found |= {name for name, placement in placed.items() if placement.cell == cell}
     # Behind the others: one that ends meanwhile is met here.
-    for (names,) in session.fetch("SELECT names FROM cell_move WHERE ended_at >= ?", (since,)):
-        found.update(_names(names))
+    for (listed,) in session.fetch("SELECT names FROM cell_move WHERE ended_at >= ?", (since,)):
+        found.update(set(names).intersection(_names(listed)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from halfmq.v1 import sink_pb2
 from unit.broker.services.fakes import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 B = 1
 GROUP, SINK = Name(Placed.GROUP, "readers"), Name(Placed.SINK, "archive")
@@ -59,10 +60,19 @@ class There:
 def router(there: There) -> Router:
     cells = [
         Cell(HOME_NUMBER, HOME, object()),
-        Cell(B, "b", object(), finds=there.finds, was_sealed=there.finds, busy=MOST),
+        Cell(B, "b", object(), finds=there.finds, was_sealed=there.finds),
     ]
     placing = Placing(List())  # type: ignore[arg-type]
     return Router(placing, cells, FakeClock(1).now, creates_groups=False, max_calls=2 * MOST)
+
+
+@contextmanager
+def busy(own: Router) -> Iterator[None]:
+    """Cell b has as many calls as it may have."""
+    with ExitStack() as stack:
+        for _ in range(MOST):
+            stack.enter_context(own.cells.calling(own.cells.each[B]))
+        yield
 
 
 async def write(own: Router) -> None:
@@ -90,13 +100,28 @@ async def read(own: Router) -> None:
 async def test_look_ups_are_calls(asks: Callable[[Router], Coroutine[Any, Any, object]]) -> None:
     there = There()
     own = router(there)
-    with pytest.raises(StorageUnavailable, match="2 calls for the cell 'b' are under way"):
+    with busy(own), pytest.raises(StorageUnavailable, match="2 calls for the cell 'b' are under way"):
         await asks(own)
-    assert (there.asked, own.cells.each[B].busy) == (0, MOST)
+    assert not there.asked
+    # None is left under way.
+    with busy(own):
+        pass
 
 
 async def test_what_is_part_of_a_call_is_none_of_its_own() -> None:
     own = router(There())
-    async with own.for_operators().names.creating(SINK, own.cells.each[B]):
-        pass
-    assert own.cells.each[B].busy == MOST
+    with busy(own):
+        async with own.for_operators().names.creating(SINK, own.cells.each[B]):
+            pass
+
+
+async def test_look_ups_in_one_cell_leave_room_for_those_in_others_and_for_calls() -> None:
+    own = router(There())
+    look_ups = own.for_look_ups(2 * MOST)
+    with busy(look_ups):
+        with pytest.raises(StorageUnavailable, match="2 calls for the cell 'b' are under way"):
+            await look_ups.names.displace(GROUP, own.cells.each[B])
+        with look_ups.cells.calling(own.cells.home):
+            pass
+        with busy(own):
+            pass

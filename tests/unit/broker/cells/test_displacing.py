@@ -19,7 +19,7 @@ from halfmq.v1 import producer_pb2
 from unit.broker.services.fakes import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
 B, C = 1, 2
 TOPIC = Name(Placed.TOPIC, "orders")
@@ -47,7 +47,7 @@ class List:
     async def displaced(self, names: Sequence[Name]) -> list[Name]:
         return list(names) if self.home_refuses and self.placed is None else []
 
-    async def moved_names(self, since: int) -> set[Name]:
+    async def moved_names(self, names: Collection[Name], since: int) -> set[Name]:
         return set()
 
     async def placed_now(self, names: Sequence[Name]) -> tuple[dict[Name, Placement], int]:

@@ -19,7 +19,7 @@ from halfmq.v1 import producer_pb2, query_pb2, transaction_pb2
 from unit.broker.services.fakes import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
@@ -47,7 +47,7 @@ class List:
     async def displaced(self, names: Sequence[Name]) -> list[Name]:
         return []
 
-    async def moved_names(self, since: int) -> set[Name]:
+    async def moved_names(self, names: Collection[Name], since: int) -> set[Name]:
         return {TOPIC} if self.ended_at >= since else set()
 
 

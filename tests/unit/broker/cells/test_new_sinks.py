@@ -90,6 +90,24 @@ async def test_a_refused_first_epoch_leaves_no_place(remembered: bool) -> None:
     assert store.placed == {TOPIC: B}
 
 
+async def test_a_place_that_a_refused_call_takes_while_the_first_epoch_is_stored_is_given_back() -> None:
+    """Nothing was placed before; the other call found it placed, and not there yet."""
+    store = List()
+    b = Sinks(lambda: store.placed.pop(SINK))
+    await write(router(store, b))
+    assert (store.placed.get(SINK), b.there) == (B, {"archive"})
+
+
+async def test_whether_it_is_in_its_cell_is_not_known_while_that_is_away() -> None:
+    store = List()
+    store.placed[SINK] = C
+    own = router(store, Sinks())
+    own.cells.each[C].finds = own.cells.each[C].servicers = None
+    with pytest.raises(CellAway):
+        await write(own)
+    assert store.placed[SINK] == C
+
+
 async def test_a_place_that_is_taken_while_the_first_epoch_is_stored_is_given_back() -> None:
     store = List()
     store.placed[SINK] = B
