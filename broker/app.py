@@ -164,6 +164,8 @@ class Broker:
         )
         undo.push_async_callback(self._store.close)
         await self._store.start()
+        # By it a process is told apart from others of its name, in cells, too.
+        self._reports.status = replace(self._reports.status, started_at=self._store.clock.now())
         if gate is not None:
             await parts.rights.refresh()
             await parts.quotas.refresh()
@@ -179,7 +181,9 @@ class Broker:
             undo.push_async_callback(self._console.stop)
             await self._console.start()
         await self._server.listen()
-        self._reports.status = replace(self._reports.status, endpoint=self.endpoint, started_at=self._store.clock.now())
+        self._reports.status = replace(self._reports.status, endpoint=self.endpoint)
+        if self._cells is not None:
+            self._cells.report_as(self._reports.status)
         return self._server
 
     async def _servicers(self, parts: Parts, guard: CallInterceptor) -> Servicers:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.cells.checks import RoutedAnswers
     from broker.config import BrokerConfig
     from broker.domain.cell import Name
+    from broker.ports.connections import BrokerStatus
     from broker.storage.adapters.store import Store
     from broker.storage.catalog.cells import Cell as Numbered
     from broker.storage.engine.connection import Database
@@ -117,6 +118,11 @@ class CellOpener(Loop):
             ConfigurationError: a database is not the cell that it is named as.
         """
         await asyncio.gather(*[self._try(cell, starting=True) for cell in self.router.cells.each[1:]])
+
+    def report_as(self, status: BrokerStatus) -> None:
+        """Has this broker reported so in the cells that are open."""
+        for parts, _ in self._open:
+            parts.reports.status = status
 
     async def run_once(self) -> None:
         """Tries again."""

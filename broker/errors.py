@@ -242,11 +242,11 @@ class ConfigurationError(BrokerError):
 class DatabaseReplaced(ConfigurationError):
     """The database was restored to an earlier state while this broker ran."""
 
-    def __init__(self) -> None:
-        """Takes nothing."""
+    def __init__(self, shown_url: str = "") -> None:
+        """Takes the database for the text; without it, that was told before."""
         super().__init__(
-            "The database is in an earlier state than it was: it was restored, or a replica that lacks the latest"
-            " transactions took its place. What this broker remembers is of another state. Stop all brokers, run"
-            " `halfmq restored` unless that was done, then start them again.",
+            f"The database {shown_url or 'that was named above'} is in an earlier state than it was: it was restored,"
+            " or a replica that lacks the latest transactions took its place. What this broker remembers is of another"
+            " state. Stop all brokers, run `halfmq restored` for it unless that was done, then start them again.",
             field="database",
         )

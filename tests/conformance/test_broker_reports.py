@@ -10,9 +10,10 @@ import pytest
 
 from broker.domain.group import EARLIEST, GroupMode, GroupSettings
 from broker.domain.topic import TopicSettings
-from broker.ports.connections import ALIVE, SILENT, BrokerStatus, ClientKind, ConnectedClient
+from broker.ports.connections import SILENT, BrokerStatus, ClientKind, ConnectedClient
 from broker.ports.delivery import ClaimWork, JoinWork
 from broker.ports.log import SendWork
+from broker.storage.catalog.restorations import MISSED
 from conformance.world import HOUR, LEASE, ack, new_id, ok, receipts, text
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ async def test_a_broker_that_leaves_does_not_remove_the_one_that_has_its_name(wo
     namesake = replace(ONE, pid=13)
     await store.report_broker(ONE, CLIENTS)
     await store.report_broker(namesake, CLIENTS)
-    world.clock.pass_time(2 * ALIVE + 1)
+    world.clock.pass_time(MISSED + 1)
     await store.report_broker(namesake, None)
     await store.forget_broker(ONE)
     assert [each.pid for each in await store.brokers()] == [13]

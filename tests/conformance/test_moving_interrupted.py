@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.storage.moving.mover import Mover
 
 ALL = bool(os.environ.get("HALFMQ_MOVE_ALL"))
-COMMITS = 22
+COMMITS = 23
 """Of the whole move of what these tests move; `test_every_commit_is_among_those_that_are_tried` compares."""
 EVERY = 23
 """The part of the cases that is run otherwise."""

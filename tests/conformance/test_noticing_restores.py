@@ -10,10 +10,11 @@ import pytest
 from broker.domain.check_policy import SECOND
 from broker.domain.topic import TopicSettings
 from broker.errors import ConfigurationError, DatabaseReplaced, StorageUnavailable
-from broker.ports.connections import ALIVE, SILENT, BrokerStatus
+from broker.ports.connections import SILENT, BrokerStatus
 from broker.ports.transactions import PrepareWork
 from broker.storage.adapters import connections
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
+from broker.storage.catalog import restorations
 from broker.storage.engine.connection import Database
 from conformance.restoring import Moment, committed, epoch, told, whole_log
 from conformance.world import HOUR, World, commit, half, new_id, ok, sending
@@ -135,6 +136,58 @@ async def test_no_offset_is_given_again_by_a_broker_that_gave_it(
 
 
 @ON_ONE
+async def test_nothing_is_stored_by_guess_once_one_queue_was_found_shorter(world: World, store: Store) -> None:
+    topic = await store.create_topic("several", TopicSettings(2, HOUR))
+    for queue_no in (0, 1):
+        for _ in range(5):
+            ok(await store.send([sending(topic, queue_no=queue_no)]))
+    moment = Moment(world)
+    for queue_no in (0, 1):
+        ok(await store.send([sending(topic, "undone", queue_no=queue_no)]))
+    await moment.restore()
+    # The broker's guess at the end of queue 1 is that of the database, as another one has stored there since.
+    other = world.broker("other")
+    found = await other.find_topic("several")
+    assert found is not None
+    ok(await other.send([sending(found, "new", queue_no=1)]))
+    for queue_no in (0, 1):
+        with pytest.raises(StorageUnavailable, match="in an earlier state"):
+            await store.send([sending(topic, "too late", queue_no=queue_no)])
+
+
+@ON_ONE
+async def test_a_broker_whose_report_has_gone_back_stores_nothing_any_more(
+    world: World, store: Store, topic: Topic
+) -> None:
+    """It may be embedded in a program that goes on."""
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    world.clock.pass_time(SECOND)
+    await store.report_broker(ONE, None)
+    await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced, match=r"restored` for it"):
+        await store.report_broker(ONE, None)
+    with pytest.raises(StorageUnavailable, match="in an earlier state"):
+        await store.send([sending(topic)])
+
+
+@ON_ONE
+async def test_a_broker_that_starts_while_another_one_notices_ends_as_well(world: World, store: Store) -> None:
+    """It had looked for a restore that was noticed before it first reported."""
+    await store.report_broker(ONE, [])
+    moment = Moment(world)
+    world.clock.pass_time(SECOND)
+    await store.report_broker(ONE, None)
+    starting = await moment.restore()
+    world.clock.pass_time(SECOND)
+    with pytest.raises(DatabaseReplaced):
+        await store.report_broker(ONE, None)
+    with pytest.raises(DatabaseReplaced):
+        await starting.report_broker(replace(ONE, broker_id="two"), [])
+
+
+@ON_ONE
 async def test_in_a_cluster_two_reports_have_to_agree(
     world: World, store: Store, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,10 +290,26 @@ async def test_a_namesake_that_starts_and_ends_between_two_reports_leaves_its_ow
     assert await store.report_broker(ONE, [])
     assert world.count("restoration") == 0
     # It is alone again; it leaves nothing.
-    world.clock.pass_time(2 * ALIVE + 1)
+    world.clock.pass_time(restorations.MISSED + 1)
     assert await store.report_broker(ONE, None)
     await store.forget_broker(ONE)
     assert await store.brokers() == []
+
+
+@ON_ONE
+async def test_a_namesake_that_ends_minutes_later_leaves_its_report_to_one_that_was_frozen(
+    world: World, store: Store
+) -> None:
+    instead, own = world.broker("b"), replace(ONE, pid=13)
+    await store.report_broker(ONE, [])
+    world.clock.pass_time(60 * SECOND)
+    await instead.report_broker(own, [])
+    world.clock.pass_time(40 * SECOND)
+    await instead.report_broker(own, None)
+    await instead.forget_broker(own)
+    world.clock.pass_time(20 * SECOND)
+    await store.report_broker(ONE, [])
+    assert world.count("restoration") == 0
 
 
 @ON_ONE

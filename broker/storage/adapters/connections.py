@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import DatabaseReplaced, StorageUnavailable
-from broker.ports.connections import ALIVE
 from broker.storage.adapters.access import Access
 from broker.storage.catalog import brokers, restorations
 from broker.storage.engine.transaction_runner import TransactionRunner
@@ -55,9 +54,12 @@ class Connections(Access):
         ends = known.sample(QUEUES)
 
         def report(session: Session) -> restorations.Remembered | bool | None:
+            if remembered is None and restorations.unhandled(session) is not None:
+                # Noticed by another one since this one started.
+                return None
             before = brokers.reported(session, status)
             if known.went_back or (
-                remembered is not None and restorations.went_back(session, remembered, before, ends, now)
+                remembered is not None and restorations.went_back(session, remembered, before, ends, self.clock.now())
             ):
                 if self._database.is_cluster and not self._seems_back:
                     return True
@@ -70,17 +72,19 @@ class Connections(Access):
             if not brokers.report(session, status, clients, now, other if self._is_over(other) else None):
                 return False
             last = other.at if other is not None else remembered.namesake_at if remembered is not None else 0
-            return restorations.Remembered(restorations.newest(session), now, now, last)
+            # One that is told of meanwhile is noticed at the next report.
+            newest = restorations.newest(session) if remembered is None else remembered.restoration
+            return restorations.Remembered(newest, now, now, last)
 
         if self._database.was_replaced:
             await asyncio.to_thread(self._notice_in_its_place, status.broker_id, remembered)
-            raise DatabaseReplaced
+            raise self._replaced()
         if remembered is not None:
             # It may take effect without an answer.
             self._reported = process, remembered._replace(least=min(remembered.least, now))
         done = await self._clean(report)
         if done is None:
-            raise DatabaseReplaced
+            raise self._replaced()
         # In a cluster it has to be so at the next report, too: until then what is missing is applied, if it is there.
         self._seems_back = done is True
         if self._seems_back:
@@ -90,6 +94,11 @@ class Connections(Access):
         known.suspected = {}
         self._reported = process, done
         return True
+
+    def _replaced(self) -> DatabaseReplaced:
+        """From now on nothing is stored either, as by a broker that is embedded in a program which goes on."""
+        self._database.known_ends.went_back = True
+        return DatabaseReplaced(self._database.shown_url)
 
     def _is_over(self, reported: brokers.Reported | None) -> bool:
         """Whether another process's report has stayed the same for so long that it has ended."""
@@ -131,7 +140,7 @@ class Connections(Access):
         That one may still run, and would take a report that has gone for a restore.
         """
         replaced = self._reported[1].namesake_at if self._reported is not None else 0
-        if self.clock.now() - replaced > 2 * ALIVE:
+        if self.clock.now() - replaced > restorations.MISSED:
             await self._clean(lambda session: brokers.forget(session, status))
 
     async def forget_silent_brokers(self, silent: int) -> int:

@@ -26,7 +26,7 @@ def check_restorations(database: Database) -> None:
     Raises:
         ConfigurationError: there was one.
     """
-    _run(database, restorations.refuse_unhandled)
+    _run(database, lambda session: restorations.refuse_unhandled(session, database.shown_url))
 
 
 def reports(database: Database) -> dict[str, int]:
@@ -38,6 +38,7 @@ def tell_of_restore(database: Database, told_by: str) -> AfterRestore:
     """Does what is to be done once after a restore; no broker may run.
 
     Raises:
+        ConfigurationError: something is on its way to another cell.
         StorageUnavailable: the database does not answer, or another session holds rows that are needed.
     """
     return _run(database, lambda session: begin_anew(session, _now(session), told_by))

@@ -56,6 +56,12 @@ def advance(session: Session, move_id: int, state: MoveState, now: int) -> None:
     session.run("UPDATE move_state SET state = ?, since = ? WHERE move_id = ?", (int(state), now, move_id))
 
 
+def sealed(session: Session) -> list[int]:
+    """The moves that have taken something out of this database, and have not ended here."""
+    found = session.fetch("SELECT move_id FROM move_state WHERE state = ? ORDER BY move_id", (int(MoveState.SEALED),))
+    return [int(row[0]) for row in found]
+
+
 def left_since(session: Session, since: int) -> bool:
     """Whether something is sealed here, and may leave, or has left or come back since a time (microseconds). Few rows.
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from broker.storage.catalog.brokers import Reported
     from broker.storage.engine.session import Session
 
+MISSED = SILENT - 4 * ALIVE
+"""Microseconds since its last report within which a broker takes a report that is gone for a restore; others remove it
+later than that."""
 AT_ONCE = 2_000_000
 """Microseconds by which a report may be older than one that it replaces: two processes write them, by their clocks."""
 _COLUMNS = "first_number, told_at, handled, told_by"
@@ -65,10 +68,18 @@ def newest(session: Session) -> int:
     return int(session.fetch("SELECT COALESCE(MAX(first_number), 0) FROM restoration")[0][0])
 
 
-def first_offset(session: Session, created_at: int) -> int:
-    """Where offsets begin in a new queue of a topic, by its creation: it may have had that queue in a time undone."""
+def first_offset(session: Session, topic_id: int, created_at: int) -> int:
+    """Where offsets begin in a new queue of a topic: it may have had that queue in a time undone.
+
+    So it was if there was a restore since its creation, by the clock of then; or if its other queues have gaps, which
+    go with it to other cells.
+    """
     query = "SELECT COALESCE(MAX(first_number), 0) FROM restoration WHERE handled = 1 AND told_at >= ?"
-    return int(session.fetch(query, (created_at,))[0][0])
+    gaps = (
+        "SELECT COALESCE(MAX(g.end_offset), 0) FROM queue q JOIN offset_gap g ON g.queue_id = q.queue_id"
+        " WHERE q.topic_id = ?"
+    )
+    return max(int(session.fetch(query, (created_at,))[0][0]), int(session.fetch(gaps, (topic_id,))[0][0]))
 
 
 def went_back(
@@ -90,7 +101,7 @@ def went_back(
         return True
     if reported is None:
         # Rows of brokers that were silent for long are removed; and a namesake that ends takes its last one along.
-        return now - remembered.reported_at < SILENT // 2 and now - remembered.namesake_at > 2 * ALIVE
+        return now - remembered.reported_at < MISSED and now - remembered.namesake_at > 2 * ALIVE
     # Another process with the name that has reported since tells of no restore; an earlier one has come back.
     return reported.at < remembered.least - (0 if reported.own else AT_ONCE)
 
@@ -102,17 +113,25 @@ def notice(session: Session, broker_id: str, known: int, now: int) -> None:
         session.insert("restoration", _COLUMNS, [(number, now, 0, broker_id)], keep_existing="first_number")
 
 
-def refuse_unhandled(session: Session) -> None:
+def unhandled(session: Session) -> Restoration | None:
+    """The newest restore, if a broker noticed it and no operator has told of it."""
+    return next((each for each in all_restorations(session)[:1] if not each.handled), None)
+
+
+def refuse_unhandled(session: Session, shown_url: str) -> None:
     """Refuses to go on after a restore that a broker noticed and no operator has told of.
+
+    Args:
+        session: a transaction.
+        shown_url: the database, for the error.
 
     Raises:
         ConfigurationError: there was one.
     """
-    for each in all_restorations(session)[:1]:
-        if not each.handled:
-            raise ConfigurationError(
-                f"The broker {each.told_by!r} noticed that the database is in an earlier state than it was: it was"
-                " restored, or a replica that lacks the latest transactions took its place. Stop all brokers, run"
-                " `halfmq restored`, then start them again.",
-                field="database",
-            )
+    if (found := unhandled(session)) is not None:
+        raise ConfigurationError(
+            f"The broker {found.told_by!r} noticed that the database is in an earlier state than it was: it was"
+            " restored, or a replica that lacks the latest transactions took its place. Stop all brokers, run"
+            f" `halfmq restored` for {shown_url}, then start them again.",
+            field="database",
+        )

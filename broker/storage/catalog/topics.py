@@ -95,7 +95,7 @@ def update_topic(session: Session, topic: Topic, change: TopicChange) -> Topic:
     first = len(before.queue_ids)
     added = settings.queue_count - before.queue_count
     if added:
-        begin = restorations.first_offset(session, before.created_at)
+        begin = restorations.first_offset(session, topic.topic_id, before.created_at)
         new = [(topic.topic_id, number, begin, 0, 0) for number in range(first, first + added)]
         session.insert("queue", _NEW_QUEUE, new)
         if begin:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.errors import ConfigurationError
 from broker.ports.audit import AuditOutcome, AuditRecord
-from broker.storage.catalog import audit
+from broker.storage.catalog import audit, moves
 from broker.storage.delivery import leases
 
 if TYPE_CHECKING:
@@ -40,7 +41,18 @@ def begin_anew(session: Session, now: int, told_by: str) -> AfterRestore:
         session: a transaction.
         now: the time (microseconds).
         told_by: the operator.
+
+    Raises:
+        ConfigurationError: something is on its way to another cell.
     """
+    if taken := moves.sealed(session):
+        # Numbers of what was taken out would not jump, and yet have the gaps, wherever it is put in again.
+        raise ConfigurationError(
+            f"The move {', '.join(map(str, taken))} to another cell has taken topics, groups or sinks out of this"
+            " database, and has not ended: take it back with `halfmq cells move --give-up`, or go on with"
+            " `halfmq cells move --resume`, and run this again (in the latter case in the other cell, too).",
+            field="database",
+        )
     # A broker that was not stopped may just store something: what it commits comes before the gap.
     session.fetch("SELECT queue_id FROM queue ORDER BY queue_id" + session.dialect.for_update)
     first = _first_number(session, now)

@@ -44,6 +44,9 @@ class QueueEnds:
 
     def guess(self, queue_ids: Iterable[int]) -> dict[int, int] | None:
         """The next offset of each of these queues; None if one of them is not known well enough."""
+        if self._known is not None and self._known.went_back:
+            # Whoever takes offsets without a guess is refused.
+            return None
         guessed = {}
         for queue_id in queue_ids:
             end = self._ends.get(queue_id)
