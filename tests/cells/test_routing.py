@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -343,3 +344,19 @@ def test_numbers_are_given_by_one_cell_only(client: CellClient, cells: Cells) ->
         found |= rows
         total += len(rows)
     assert len(found) == total
+
+
+def test_a_broker_reports_the_same_of_itself_in_each_cell(cells: Cells) -> None:
+    """By its start a process is told apart from others of its name and number, as in containers."""
+
+    def reported(url: str) -> set[tuple[object, ...]]:
+        with closing(connect(url)) as own, own.cursor() as cursor:
+            cursor.execute("SELECT broker_id, host, pid, started_at, endpoint FROM broker")
+            return set(cursor.fetchall())
+
+    until = time.monotonic() + PATIENCE
+    while (at_home := reported(cells.home)) != reported(cells.other) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert reported(cells.other) == at_home
+    assert {row[0] for row in at_home} == {"one", "two"}
+    assert all(row[3] and row[4] in {cells.one.endpoint, cells.two.endpoint} for row in at_home)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -192,11 +193,12 @@ async def test_a_check_that_waits_while_it_ends(service: Service, undone: bool) 
             if undone:
                 raise Undone
 
-    running = threading.Thread(target=run)
-    running.start()
-    started.wait()
-    answer = await checked(service)
-    running.join()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        while not started.wait(0.05) and not running.done():
+            """It has not come to its local transaction yet."""
+        answer = await checked(service)
+        running.result()
     final = await checked(service)
     assert answer in {UNKNOWN, final}
     assert (final, service.orders()) == ((ROLLBACK, 0) if undone else (COMMIT, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,7 +73,8 @@ async def test_nobody_notices_that_a_session_was_idle(
         await asyncio.to_thread(other.fetch, "SELECT SLEEP(2)")  # The server would have ended it by now.
         assert runner.transact(own_id, write=not reading) == first
     runner.close()
-    assert not caplog.records
+    # Threads of other tests may have something to say.
+    assert not [record for record in caplog.records if record.thread == threading.get_ident()]
 
 
 async def test_a_pooled_session_that_was_idle_is_not_given_out(world: World, limited: Database) -> None:
