@@ -68,10 +68,10 @@ def _refuse_without_tables(database: Opened) -> None:
             field="database",
         )
     if version != newest():
+        older = version < newest()
+        remedy = "run `halfmq migrate`, then this again" if older else "use the version of halfmq that the brokers have"
         raise ConfigurationError(
-            f"The tables are at version {version}, this program needs {newest()}: run `halfmq migrate`, then this"
-            " again.",
-            field="database",
+            f"The tables are at version {version}, this program needs {newest()}: {remedy}.", field="database"
         )
 
 

@@ -135,15 +135,19 @@ async def test_a_broker_that_runs_while_the_database_is_replaced_ends(
     assert "stop all of them" in done.stderr
 
 
-def test_tables_of_another_version_are_refused(brokers: Brokers) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [("0013", "run `halfmq migrate`"), ("9013", "use the version of halfmq that the brokers have")],
+)
+def test_tables_of_another_version_are_refused(brokers: Brokers, version: str, remedy: str) -> None:
     url = brokers.database("sqlite")
     assert run("migrate", variables={"HALFMQ_DATABASE": url}).returncode == 0
     with closing(Database(url)) as database:
-        change(database, f"UPDATE {database.names.versions} SET version_num = '0013'")
+        change(database, f"UPDATE {database.names.versions} SET version_num = '{version}'")
     done = run("restored", variables={"HALFMQ_DATABASE": url})
     assert (done.returncode, done.stdout) == (REFUSED, "")
-    assert "at version 0013" in done.stderr
-    assert "run `halfmq migrate`" in done.stderr
+    assert f"at version {version}" in done.stderr
+    assert remedy in done.stderr
 
 
 def test_another_database_is_not_taken_for_the_restored_one(kind: AnyKind, brokers: Brokers, tmp_path: Path) -> None:

@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HALF = HalfMessages(new_id(), (Message("orders", '{"item": "lamp"}'),))
 
 
 class Service(Protocol):
-    """A listing, and its local transaction in steps."""
+    """A listing, and its local transaction in steps.
+
+    Attributes:
+        half: the half messages; their id tells when the transaction began.
+    """
 
     listener: TransactionListener
+    half: HalfMessages
 
     def local(self) -> contextlib.AbstractContextManager[None]:
         """Does the local change; the end of the block commits it, an exception rolls it back."""
@@ -59,10 +63,16 @@ def example(name: str) -> Any:
     return module
 
 
+def begun() -> HalfMessages:
+    """A transaction that begins now."""
+    return HalfMessages(new_id(), (Message("orders", '{"item": "lamp"}'),))
+
+
 class OwnListenerExample:
     """examples/ways/own_listener.py: its statements run as they stand."""
 
     def __init__(self, url: str) -> None:
+        self.half = begun()
         self.listener = example("ways/own_listener").Orders(url)
         self._engine = self.listener.shop
 
@@ -72,7 +82,7 @@ class OwnListenerExample:
             held = _Held(self._engine, database)
             self.listener.shop = held
             try:
-                self.listener.execute_local_transaction(HALF, "lamp")
+                self.listener.execute_local_transaction(self.half, "lamp")
             finally:
                 self.listener.shop = self._engine
             yield
@@ -101,6 +111,7 @@ class Demo:
     """The services of `halfmq demo`."""
 
     def __init__(self, url: str) -> None:
+        self.half = begun()
         self._book = Book(url, "demo_", ORDERS)
         self._book.create()
         self.listener = self._book.fence
@@ -111,7 +122,7 @@ class Demo:
             local = join(connection_of(session))
             local.begin()
             try:
-                self._book.fence.put(local, HALF.transaction_id)
+                self._book.fence.put(local, self.half.transaction_id)
                 self._book.write(session, [(1, "Ada", "lamp", 300)])
                 yield
                 local.commit()
@@ -141,7 +152,7 @@ async def checked(service: Service) -> LocalTransactionState:
     """What the SDK makes of the listener's answer; an exception counts as UNKNOWN."""
     caller = ListenerCaller(service.listener, 1)
     try:
-        return (await caller.check(HALF))[0]
+        return (await caller.check(service.half))[0]
     finally:
         caller.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from broker.ports.transactions import PrepareWork
 from broker.storage.adapters import connections
 from broker.storage.adapters.restoring import check_restorations, tell_of_restore
 from broker.storage.catalog import restorations
+from broker.storage.delivery.after_restore import begin_anew
 from broker.storage.engine.connection import Database
 from conformance.restoring import Moment, committed, epoch, told, whole_log
 from conformance.world import HOUR, World, commit, half, new_id, ok, sending
@@ -185,6 +187,26 @@ async def test_a_broker_that_starts_while_another_one_notices_ends_as_well(world
         await store.report_broker(ONE, None)
     with pytest.raises(DatabaseReplaced):
         await starting.report_broker(replace(ONE, broker_id="two"), [])
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+async def test_no_note_comes_behind_a_restore_that_is_being_told(world: World) -> None:
+    """Brokers would not start, though the command was run."""
+    telling, noting = world.session(), world.session()
+    telling.begin()
+    begin_anew(telling, world.clock.now(), "os:ann")
+
+    def note() -> None:
+        noting.begin()
+        restorations.notice(noting, "one", 0, world.clock.now() + SECOND)
+        noting.commit()
+
+    noted = asyncio.ensure_future(asyncio.to_thread(note))
+    # Whether it has come to its wait by then changes nothing of what must hold.
+    await asyncio.sleep(0.3)
+    telling.commit()
+    await noted
+    assert (world.count("restoration", "handled = 0"), world.count("restoration")) == (0, 1)
 
 
 @ON_ONE

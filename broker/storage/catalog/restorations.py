@@ -107,8 +107,12 @@ def went_back(
 
 
 def notice(session: Session, broker_id: str, known: int, now: int) -> None:
-    """Notes that a broker noticed a restore, unless one was told or noted since the newest that it knows of."""
-    if newest(session) <= known:
+    """Notes that a broker noticed a restore, unless one was told or noted since the newest that it knows of.
+
+    Waits for one that is being told.
+    """
+    query = "SELECT first_number FROM restoration WHERE first_number > ? ORDER BY first_number DESC"
+    if not session.fetch(query + session.dialect.for_share, (known,)):
         number = max(now, known + 1)
         session.insert("restoration", _COLUMNS, [(number, now, 0, broker_id)], keep_existing="first_number")
 

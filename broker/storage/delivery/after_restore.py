@@ -62,8 +62,9 @@ def begin_anew(session: Session, now: int, told_by: str) -> AfterRestore:
     sinks = session.run("UPDATE sink SET went_back = 1")
     session.run("DELETE FROM broker")
     session.run("UPDATE maintenance_turn SET until = 0")
-    session.run("DELETE FROM restoration WHERE handled = 0")
+    # In this order: a broker that is to note what it noticed waits for this row, or its note is deleted.
     session.insert("restoration", "first_number, told_at, handled, told_by", [(first, now, 1, told_by)])
+    session.run("DELETE FROM restoration WHERE handled = 0")
     detail = f"offsets and leases begin at {first}; {queues} queues, {held} leases ended, {sinks} sinks"
     record = AuditRecord(told_by, "", "halfmq restored", "UPDATE", "database", AuditOutcome.ALLOWED, detail=detail)
     audit.append(session, [record], now, "halfmq restored")
