@@ -60,7 +60,7 @@ class Cells:
         self._most = max(1, max_calls // 2)
         self._busy = dict.fromkeys(cells, 0)
 
-    def apart(self, max_calls: int) -> Cells:
+    def counted_apart(self, max_calls: int) -> Cells:
         """The same for calls of which there are at most so many, and which are counted apart from all others."""
         own = copy(self)
         own._most = max(1, max_calls // 2)

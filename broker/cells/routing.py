@@ -55,7 +55,7 @@ class Router:
 
     def for_look_ups(self, most: int) -> Router:
         """The same for calls that only look, of which there are at most so many."""
-        return self._of(self.cells.apart(most))
+        return self._of(self.cells.counted_apart(most))
 
     def _of(self, cells: Cells) -> Router:
         own = copy(self)
